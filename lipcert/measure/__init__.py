@@ -1,5 +1,5 @@
-"""Measure: what audits and private training both do with a network in torch.
+"""Measure: what both audits and private training compute of a network in torch.
 
-It runs the steps of a program in torch (`lowering`), measures gradients of single examples
+It runs the steps of a program in torch (`lowering`), measures per-example gradients
 (`gradient_norms`), and compares a live module with the network that was bounded (`agreement`).
 """

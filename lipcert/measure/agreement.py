@@ -1,8 +1,8 @@
-"""Agreement: whether a live torch module is the network that was bounded.
+"""Agreement: test whether a live torch module computes the network that was bounded.
 
-Both are evaluated in float64, so that only a different function makes a difference, and in
-evaluation mode. Invariant: the module stays unchanged: a copy of it computes, and the random state
-is restored.
+Both are evaluated in float64, so that only different functions give different results, and in
+evaluation mode. Invariant: the module is unchanged: a copy of it computes, and the random state is
+restored.
 """
 
 import copy
@@ -15,17 +15,18 @@ from lipcert.errors import NoVerdictError
 from lipcert.measure.lowering.network import LoweredNetwork
 
 ROUNDED: Final = 1e-6
-"""relative; a file rounds the constants of the architecture to float32, by 6e-8 each"""
+"""Relative tolerance: a file rounds the constants of the architecture to float32, by 6e-8 each."""
 
 
 @torch.no_grad()
 def output_distance(network: LoweredNetwork, module: nn.Module, x: Tensor) -> float:
-    """How far the outputs for one example differ, relative to the longest; NaN where one is.
+    """Return how far the outputs of module and network differ, relative to the longest output.
 
-    Up to `ROUNDED` the two are one function, as far as this batch can tell.
+    The result is NaN if an output is. If it is at most `ROUNDED`, module and network are one
+    function, as far as this batch can tell.
 
     Raises:
-        NoVerdictError: for a module that does not return such an output in float64.
+        NoVerdictError: if the module does not return such an output in float64.
     """
     exact = network.converted(torch.float64)
     truth = exact.forward(x.to(exact.device, exact.dtype))

@@ -1,8 +1,8 @@
 """Arithmetic: a device and a precision, and the switches of torch that select them.
 
-Input: a device and a `Precision`. Output: the dtype of storage, and a context in which torch
-multiplies in exactly that precision. Invariant: every switch of the device is read, set where it is
-another, and restored afterwards; a precision that the device lacks is refused on construction.
+An `Arithmetic` gives the dtype of storage, and a context in which torch multiplies in exactly its
+precision. Invariant: every switch of the device is read, set if it differs, and restored
+afterwards; a precision that the device lacks is refused on construction.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,9 +21,10 @@ _TF32_CAPABILITY: Final = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Where and how precisely a network is evaluated.
+    """Where, and how precisely, a network is evaluated.
 
-    Raises NoVerdictError where the device is absent or does not know the precision.
+    Raises:
+        NoVerdictError: if the device is absent or does not support the precision.
     """
 
     device: torch.device
@@ -42,11 +43,12 @@ class Arithmetic:
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which parameters and inputs are stored."""
+        """The dtype in which parameters and inputs are stored."""
         return torch.float64 if self.precision is Precision.FLOAT64 else torch.float32
 
     def active(self) -> AbstractContextManager[object]:
-        """Products are computed in this precision, sums of products in float32 or better."""
+        """Compute products in this precision inside the block, and sums of them in float32 or
+        better."""
         if self.precision not in _AUTOCAST and _is_whole(self.device):
             return nullcontext()
         return self._active()
@@ -70,13 +72,14 @@ class Arithmetic:
             yield
 
     def synchronise(self) -> None:
-        """Waits until the device has finished."""
+        """Wait until the device has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 def exact_products(device: torch.device) -> AbstractContextManager[object]:
-    """No autograd, no autocast, full float32 products, whatever the surrounding settings are."""
+    """Disable autograd and autocast, and compute full float32 products, whatever was set
+    outside."""
     if device.type == "cpu" and not torch.is_autocast_enabled(device.type):
         return torch.no_grad()
     return _exact_products(device)
@@ -96,13 +99,13 @@ _SWITCHES: Final[Mapping[str, tuple[Any, Any]]] = {
     "cpu": (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv),  # type: ignore[attr-defined]
     "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn.conv),  # type: ignore[attr-defined]
 }
-"""of float32 products of matrices and of convolutions, by the kind of a device"""
+"""torch's settings for float32 products of matrices and of convolutions, by device type."""
 _WHOLE: Final = frozenset({"ieee", "none"})
-"""values of these on a CPU that reads all factors in full; "none" is its default"""
+"""Settings of a CPU that read all factors in full; "none" is the default."""
 
 
 def _is_whole(device: torch.device) -> bool:
-    """Whether no switch of a CPU shortens a product."""
+    """Whether no setting of a CPU shortens a product."""
     if device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
     return all(switch.fp32_precision in _WHOLE for switch in _SWITCHES["cpu"])
@@ -110,22 +113,23 @@ def _is_whole(device: torch.device) -> bool:
 
 @contextmanager
 def _products(device: torch.device, *, tf32: bool) -> Iterator[None]:
-    """float32 products of matrices and convolutions there, read in full or as TF32."""
+    """Compute float32 products of matrices and convolutions in full, or as TF32, inside the
+    block."""
     wanted = "tf32" if tf32 else "ieee"
     before = [(switch, switch.fp32_precision) for switch in _SWITCHES[device.type]]
-    others = [(switch, found) for switch, found in before if found != wanted]
+    changed = [(switch, found) for switch, found in before if found != wanted]
     try:
-        for switch, _ in others:
+        for switch, _ in changed:
             switch.fp32_precision = wanted
         yield
     finally:
-        for switch, found in others:
+        for switch, found in changed:
             switch.fp32_precision = found
 
 
 @contextmanager
 def _whole_sums() -> Iterator[None]:
-    """Sums of 16-bit products are kept in float32, also where a sum is split over workers."""
+    """Keep sums of 16-bit products in float32, also where a sum is split over workers."""
     switches = torch.backends.cuda.matmul
     names = (
         "allow_fp16_reduced_precision_reduction",
@@ -160,9 +164,12 @@ def _require_tf32(device: torch.device) -> None:
 
 
 def device_named(name: str) -> torch.device:
-    """The device of that name; "auto": a GPU where there is one. UsageError for no device's name.
+    """Return the device of that name; "auto" is a GPU if there is one.
 
-    Whether the device is there is found out when arithmetic is done on it.
+    Whether the device exists is checked when arithmetic is done on it.
+
+    Raises:
+        UsageError: if this is not the name of a device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,8 +1,9 @@
-"""The loss of every example in torch, exactly as its record defines it, and a clip of gradients.
+"""The loss of every example in torch, exactly as its record defines it, with a clip of its
+gradient.
 
-Input: a loss record, logits [examples, *shape] and labels as `checked_labels` returns them. Output:
-one number per example [examples]; its gradient is what `Loss.cotangent` bounds. This module does
-not reduce over the batch.
+Given a loss record, logits [examples, *shape] and labels as `checked_labels` returns them,
+`per_example_loss` returns one number per example [examples], whose gradient `Loss.cotangent`
+bounds. Nothing here reduces over the batch.
 """
 
 from functools import singledispatch
@@ -38,11 +39,12 @@ from lipcert.measure.lowering.functions import SOFTPLUS_GUARD, with_clipped_cota
 def per_example_loss(
     loss: Loss, logits: Tensor, labels: Tensor, clip: float | None = None
 ) -> Tensor:
-    """ℓ of each example: [examples]; its gradient ∂ℓ/∂logits is clipped to the norm `clip`.
+    """Return ℓ of each example: [examples]; its gradient ∂ℓ/∂logits is clipped to the norm `clip`.
 
-    labels: class numbers [examples] for a loss over several classes, or [examples, tokens];
-    otherwise targets of the shape of the logits, or of several outputs a matrix (see
-    `checked_labels`); on their device.
+    Args:
+        labels: on the device of the logits. For a loss over several classes, class numbers
+            [examples] or [examples, tokens]; otherwise targets of the shape of the logits; for
+            several outputs, a matrix (see `checked_labels`).
     """
     if len(labels) != len(logits):
         raise NoVerdictError(f"{len(labels)} labels for {len(logits)} examples: give one for each")
@@ -56,7 +58,7 @@ def per_example_loss(
 
 
 def _at(loss: Loss, shape: Shape, z: Tensor, y: Tensor) -> Tensor:
-    """As `_loss`, also of a loss per token of outputs of this shape: Σ_t ℓ_t, or its mean."""
+    """Do as `_loss`, also for a loss per token of outputs of this shape: Σ_t ℓ_t, or its mean."""
     if not isinstance(loss, ClassLoss) or loss.per_token is None:
         return _loss(loss, z, y)
     scores = scores_of(loss, shape)
@@ -70,7 +72,10 @@ def _at(loss: Loss, shape: Shape, z: Tensor, y: Tensor) -> Tensor:
 
 @singledispatch
 def _loss(loss: Loss, z: Tensor, y: Tensor) -> Tensor:
-    """z: [examples, outputs]; y: class numbers [examples], or targets [examples, outputs]."""
+    """Return ℓ of each example.
+
+    z: [examples, outputs]. y: class numbers [examples], or targets [examples, outputs].
+    """
     del z, y
     raise NoVerdictError(
         f"the loss {loss.kind!r} ({type(loss).__name__}) cannot be replayed: it has no "
@@ -148,7 +153,7 @@ def _hinge_kantorovich_rubinstein(loss: HingeKantorovichRubinstein, z: Tensor, y
 
 @_loss.register
 def _joint(loss: Joint, z: Tensor, y: Tensor) -> Tensor:
-    """Σ weight·ℓ of the parts; class numbers stand among the targets as the numbers they are."""
+    """Return Σ weight·ℓ of the parts; class numbers stand among the targets as plain numbers."""
     total = torch.zeros(len(z), dtype=z.dtype, device=z.device)
     for part, entries, own in zip(loss.parts, loss.slices, loss.label_slices, strict=True):
         label = y[:, own]
@@ -167,7 +172,8 @@ def _cosine(loss: Cosine, z: Tensor, y: Tensor) -> Tensor:
 
 
 def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
-    """The hinge of every class; in the mean the label weighs as much as all other classes."""
+    """Return the hinge of every class; in the mean, the label weighs as much as all other
+    classes."""
     if y.dim() == 2:
         return torch.relu(0.5 * margin - y * z).sum(dim=1)
     is_label = _one_hot(z, y)
@@ -179,7 +185,7 @@ def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
 
 
 def _kr(z: Tensor, y: Tensor) -> Tensor:
-    """The mean score of the other classes, minus that of the label."""
+    """Return the mean score of the other classes minus that of the label."""
     if y.dim() == 2:
         return -(y * z).sum(dim=1)
     is_label = _one_hot(z, y)
@@ -187,12 +193,12 @@ def _kr(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _picked(z: Tensor, y: Tensor) -> Tensor:
-    """The score of the label: [examples]."""
+    """Return the score of the label: [examples]."""
     return z.gather(1, y.unsqueeze(1)).squeeze(1)
 
 
 def _one_hot(z: Tensor, y: Tensor) -> Tensor:
-    """1 at the label, 0 elsewhere: [examples, classes]."""
+    """Return 1 at the label, 0 elsewhere: [examples, classes]."""
     return torch.zeros_like(z).scatter(1, y.unsqueeze(1), 1.0)
 
 
@@ -201,5 +207,5 @@ def _softplus(x: Tensor) -> Tensor:
 
 
 def _reduced(terms: Tensor, reduction: str) -> Tensor:
-    """[examples, outputs] to [examples]."""
+    """Reduce [examples, outputs] to [examples]."""
     return terms.mean(dim=1) if reduction == "mean" else terms.sum(dim=1)

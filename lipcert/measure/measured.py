@@ -1,10 +1,9 @@
-"""Measured norms: those of one batch, in which precision, and what they imply for a bound.
+"""Measured norms: the norms of one batch, their precision, and what they imply for a bound.
 
-Input: norms with their errors, the precision they were measured in, and a bound. Output: records of
-float64 arrays with one entry per example; which examples are within the bound, which violate it,
-and which are undecided. Invariants: a norm computed from given tensors lies within `error` of their
-exact norm; only float64 says "violating", and only where the whole interval of an example lies
-above the bound.
+From norms with their errors, their precision and a bound, `decide` finds which examples are within
+the bound, which violate it, and which are undecided. All records hold float64 arrays with one entry
+per example. Invariants: a norm computed from given tensors lies within `error` of their exact norm;
+only float64 gives "violating", and only if the whole interval of an example lies above the bound.
 """
 
 import math
@@ -19,17 +18,17 @@ from lipcert.core.program import FloatArray
 from lipcert.measure.precision import Precision
 
 _TINY = 2.0**-1060
-"""covers what underflows"""
+"""Covers underflow."""
 _OUTWARD = 1.0 + 2.0**-40
-"""covers the roundings of the comparison itself: a few additions in float64"""
+"""Covers the roundings of the comparison itself: a few additions in float64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """Norms of one tensor, one for each example: |norm − truth| ≤ error.  # [examples] each
 
-    error covers what computing the *norm* rounds, given the tensors it is the norm of; NaN and
-    infinity stand for themselves and are never hidden.
+    error covers the rounding in computing the *norm* of the given tensors; NaN and infinity are
+    kept, never hidden.
     """
 
     norm: FloatArray
@@ -65,14 +64,17 @@ def decide(
     cap: float = math.inf,
     largest: FloatArray | float = 0.0,
 ) -> Decision:
-    """Where a norm n ± e lies with respect to the bound B, with the slack s of the precision.
+    """Compare a norm n ± e with the bound B, given the slack s of the precision.
 
-    A filter asks for room: n + s + e ≤ B is within, all else undecided. float64 decides, in favour
-    of the bound: n − s + e ≤ B is within, so that a norm that attains its bound (a clip, a
+    A filter demands a margin: n + s + e ≤ B is within, all else undecided. float64 decides, in
+    favour of the bound: n − s + e ≤ B is within, so that a norm that attains its bound (a clip, a
     saturated softmax, a loss of constant slope) is within; n − s − e > B violates, and so does a
-    norm that is not finite. Only the rounding of the norm's own computation then leaves an example
-    undecided. cap: what the truth cannot exceed, because the run clips it. largest: see
-    `largest_of`.
+    norm that is not finite. Then only the rounding of the norm's own computation leaves an example
+    undecided.
+
+    Args:
+        cap: what the truth cannot exceed, because the run clips it.
+        largest: see `largest_of`.
     """
     norm, error = measured.norm, measured.error * _OUTWARD
     with np.errstate(invalid="ignore", over="ignore"):
@@ -88,7 +90,8 @@ def decide(
 
 
 def largest_of(parts: Iterable[Measured]) -> FloatArray | float:
-    """The largest finite norm of each example, 0 of none: the scale of what may have cancelled."""
+    """Return the largest finite norm of each example, or 0: the scale of what may have
+    cancelled."""
     largest: FloatArray | float = 0.0
     for part in parts:
         largest = np.maximum(largest, np.where(np.isfinite(part.norm), part.norm, 0.0))
@@ -96,10 +99,10 @@ def largest_of(parts: Iterable[Measured]) -> FloatArray | float:
 
 
 def joint(parts: list[Measured]) -> Measured:
-    """The norm of several tensors together: √Σ n², off by at most √Σ e².
+    """Return the norm of several tensors together: √Σ n², off by at most √Σ e².
 
-    Proof: the triangle inequality for the vector of norms. Each of the k hypotenuses is off by two
-    units in the last place at most, and neither overflows nor underflows before its result does.
+    Proof: the triangle inequality for the vector of norms. Each of the k hypotenuses is off by at
+    most two units in the last place, and neither overflows nor underflows before its result does.
     """
     norm: FloatArray = reduce(np.hypot, [part.norm for part in parts])
     error: FloatArray = reduce(np.hypot, [part.error for part in parts])

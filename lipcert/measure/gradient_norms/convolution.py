@@ -1,9 +1,9 @@
 """Gradient of a convolution's kernel: G[o, i, tap] = Σ_t b[o, t] · a[i, place that tap reads at t].
 
 a is [examples, channels read, *grid] and b [examples, channels written, *outputs], in any number of
-dimensions, for the geometry of the convolution from a's grid to b's. There are several exact ways
-to ‖G‖². A transposed convolution is the adjoint: value and cotangent exchange their roles, and the
-formula is the same.
+dimensions, for the geometry of the convolution from a's grid to b's. ‖G‖² is computed exactly in
+one of several ways. A transposed convolution is the adjoint: value and cotangent exchange their
+roles, and the formula is the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,12 +30,12 @@ from lipcert.measure.gradient_norms.squares import (
 
 
 def pads(geometry: Geometry) -> bool:
-    """Whether there is any padding."""
+    """Whether the geometry has any padding."""
     return any(window.pad_begin or window.pad_end for window in geometry)
 
 
 def padded(value: Tensor, geometry: Geometry) -> Tensor:
-    """With its zeros written out; its order in memory is kept."""
+    """Return the value with its zero padding written out, in the same memory order."""
     if not pads(geometry):
         return dense(value)
     widths = [width for w in reversed(geometry) for width in (w.pad_begin, w.pad_end)]
@@ -43,17 +43,19 @@ def padded(value: Tensor, geometry: Geometry) -> Tensor:
 
 
 def pads_evenly(geometry: Geometry) -> bool:
-    """Whether both ends of every dimension are padded alike, as the library can do by itself."""
+    """Whether both ends of every dimension have equal padding, which the library can add by
+    itself."""
     return all(window.pad_begin == window.pad_end for window in geometry)
 
 
 def readable(value: Tensor, geometry: Geometry) -> Tensor:
-    """What `library_gradient` reads: with zeros written out only where the library needs them."""
+    """Return the input of `library_gradient`: padded explicitly only if the library cannot do
+    it."""
     return dense(value) if pads_evenly(geometry) else padded(value, geometry)
 
 
 def unfolded_view(value: Tensor, geometry: Geometry) -> Tensor:
-    """A view of a padded value: [examples, channels, *taps, *outputs]."""
+    """View a padded value as its windows: [examples, channels, *taps, *outputs]."""
     grid = value.stride()[2:]
     steps = zip(geometry, grid, strict=True)
     strides = [(w.dilation * step, w.stride * step) for w, step in steps]
@@ -65,7 +67,10 @@ def unfolded_view(value: Tensor, geometry: Geometry) -> Tensor:
 def library_gradient(
     value: Tensor, cotangent: Tensor, kernel: Sequence[int], geometry: Geometry, groups: int
 ) -> Tensor:
-    """The library's gradient of a kernel of this shape; value: as `readable` returns it."""
+    """Return the library's gradient of a kernel of this shape.
+
+    value: as `readable` returns it.
+    """
     ranks = len(geometry)
     widths = [w.pad_begin for w in geometry] if pads_evenly(geometry) else [0] * ranks
     found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
@@ -89,15 +94,19 @@ _MANY_CHANNELS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class KernelGradient(OperandGradient):
-    """The kernel [written, read/groups, *taps] of a convolution, or of one that is transposed."""
+    """The gradient of the kernel [written, read/groups, *taps] of a convolution, plain or
+    transposed."""
 
     geometry: Geometry
     groups: int
     transposed: bool
 
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """All that can run on this device; the library's kernels only where they sum directly. They
-        are faster on many channels, unless one tap leaves nothing to unfold."""
+        """Return all methods that can run on this device.
+
+        The library's kernels are included only where they sum directly. They are faster on many
+        channels, unless one tap leaves nothing to unfold.
+        """
         pair = self._oriented(pair)
         width = pair.b.element_size()
         read, written = pair.a.shape[1], pair.b.shape[1]
@@ -123,12 +132,12 @@ class KernelGradient(OperandGradient):
         return found
 
     def gradients(self, pair: Pair) -> Gradients:
-        """By unfolding.  # [examples, written, read/groups, *taps]"""
+        """Return the gradients, by unfolding.  # [examples, written, read/groups, *taps]"""
         pair = self._oriented(pair)
         return Gradients(self._instantiated(pair), self._distance(pair))
 
     def gradient_scratch(self, pair: Pair) -> int:
-        """Padded and unfolded values, and the gradient."""
+        """Return the bytes of padded and unfolded values, and of the gradient."""
         pair = self._oriented(pair)
         read, written = pair.a.shape[1], pair.b.shape[1]
         pixels = prod(w.size + w.pad_begin + w.pad_end for w in self.geometry)
@@ -144,12 +153,13 @@ class KernelGradient(OperandGradient):
         return prod(window.outputs for window in self.geometry)
 
     def _oriented(self, pair: Pair) -> Pair:
-        """With a as it is read; both tensors by pixels, or neither."""
+        """Return the pair with a as the tensor that is read; both tensors with channels last, or
+        neither."""
         pair = pair.swapped() if self.transposed else pair
         return pair if self._by_pixels(pair) else pair.contiguous()
 
     def _by_pixels(self, pair: Pair) -> bool:
-        """Whether the channels of a pixel are neighbours in memory, and belong together."""
+        """Whether the channels of a pixel are adjacent in memory, and form one group."""
         return self.groups == 1 and is_channels_last(pair.a) and is_channels_last(pair.b)
 
     def _method(
@@ -163,17 +173,20 @@ class KernelGradient(OperandGradient):
         return Method(name, scratch, lambda pair: squares(self._oriented(pair)), cancels, work)
 
     def _distance(self, pair: Pair) -> Tensor:
-        """The unfolded value is at most √copies·‖a‖ long, copies being the windows per entry."""
+        """Bound the rounding error of the gradient.
+
+        The unfolded value is at most √copies·‖a‖ long, copies being the windows per entry.
+        """
         entries = pair.b.shape[1] * pair.a.shape[1] // self.groups * self._taps
         reach = pair.reach * sqrt(copies(self.geometry))
         return instantiated_distance(reach, self._positions, entries, pair.b.dtype)
 
     def _unfolds_pixels(self, pair: Pair) -> bool:
-        """Whether whole pixels are copied, which pays where they have many channels."""
+        """Whether whole pixels are copied, which pays off if they have many channels."""
         return self._by_pixels(pair) and pair.a.shape[1] >= _MANY_CHANNELS
 
     def _columns(self, pair: Pair) -> Tensor:
-        """The cotangent as [examples·groups, written/groups, positions]."""
+        """Return the cotangent as [examples·groups, written/groups, positions]."""
         if self._by_pixels(pair):
             return pair.b.flatten(2)
         return pair.b.reshape(
@@ -181,7 +194,7 @@ class KernelGradient(OperandGradient):
         )
 
     def _rows(self, pair: Pair) -> Tensor:
-        """The unfolded value as [examples·groups, read/groups·taps, positions]."""
+        """Return the unfolded value as [examples·groups, read/groups·taps, positions]."""
         unfolded = unfolded_view(padded(pair.a, self.geometry), self.geometry)
         rows = pair.a.shape[1] // self.groups * self._taps
         if self._unfolds_pixels(pair):  # [examples, *outputs, *taps, channels] in memory
@@ -190,7 +203,8 @@ class KernelGradient(OperandGradient):
         return unfolded.reshape(len(pair) * self.groups, rows, self._positions)
 
     def _instantiated(self, pair: Pair) -> Tensor:
-        """All taps in one product.  # [examples, written, read/groups, *taps]"""
+        """Compute the gradients of all taps in one product.  # [examples, written, read/groups,
+        *taps]"""
         found = product(self._columns(pair), self._rows(pair))
         taps = tuple(window.taps for window in self.geometry)
         written, read = pair.b.shape[1], pair.a.shape[1] // self.groups
@@ -199,7 +213,7 @@ class KernelGradient(OperandGradient):
         return found.reshape(len(pair), written, read, *taps)
 
     def _gram(self, pair: Pair) -> Squares:
-        """Gram matrices of the unfolded value and of the cotangent."""
+        """Compute the squares from Gram matrices of the unfolded value and of the cotangent."""
         s, q = product_of_grams(self._rows(pair), self._columns(pair))
         reaches = (pair.a_squares.upper * copies(self.geometry), pair.b_squares.upper)
         terms = (pair.a.shape[1] // self.groups * self._taps, pair.b.shape[1] // self.groups)
@@ -207,7 +221,8 @@ class KernelGradient(OperandGradient):
         return from_gram(s.reshape(shape), q.reshape(shape), reaches, terms)
 
     def _grouped(self, pair: Pair) -> Squares:
-        """One call of the library: every example is a group of its own."""
+        """Compute the squares by one call of the library, in which every example is a group of its
+        own."""
         value = readable(pair.a, self.geometry)
         examples, taps = len(pair), [window.taps for window in self.geometry]
         gradient = library_gradient(

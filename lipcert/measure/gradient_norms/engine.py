@@ -1,12 +1,12 @@
 """NormEngine: the exact norm of every trained parameter's gradient, for every example of a batch.
 
 Invariants: nothing of size examples × parameters is kept; examples do not influence each other; NaN
-and infinity in the tensors appear in the norms; each norm knows how far it may be off, given the
+and infinity in the tensors appear in the norms; each norm has a bound of its error, given the
 tensors that the network computed.
 
-Only cotangents are needed. The weights are frozen, so autograd skips their gradients; it starts
-at the first node with a trained operand. A hook on the output of each such node receives the
-cotangent; a `Recording` combines it with the node's input, which is kept no longer, and adds up the
+Only cotangents are needed. The weights are frozen, so autograd skips their gradients and starts at
+the first node with a trained operand. A hook on the output of each such node receives the
+cotangent; a `Recording` combines it with the node's input, which is then released, and adds up the
 squares by name.
 """
 
@@ -42,8 +42,11 @@ from lipcert.measure.precision import Precision
 
 
 class Recording:
-    """One batch under way. later: squares that may be known too loosely; None where every operand
-    is searched for such examples, which are then measured again."""
+    """The measurement of one batch in progress.
+
+    later: squares whose errors are checked at the end of the batch; None if every operand is
+    checked, and examples with too large an error are measured again, at once.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Recording:
         self.later: list[Squares] | None = None if looks else []
 
     def begin(self, arrived: Sequence[tuple[NodePlan, Tensor | None, Tensor]]) -> None:
-        """The squares of all values and cotangents that gradient norms follow from, together."""
+        """Compute the squares of all values and cotangents that gradient norms need, together."""
         read = {
             plan.node.inputs[0]: a for plan, a, b in arrived if a is not None and a.dtype is b.dtype
         }
@@ -73,13 +76,13 @@ class Recording:
         self.cotangents.update(zip(received, found, strict=False))
 
     def value(self, name: str, tensor: Tensor) -> Squares:
-        """The squares of a value, computed once."""
+        """Return the squares of a value, computed once."""
         if name not in self.values:
             self.values[name] = sum_of_squares(wide_enough(tensor))
         return self.values[name]
 
     def cotangent(self, name: str, tensor: Tensor) -> Squares:
-        """The squares of a cotangent, computed once."""
+        """Return the squares of a cotangent, computed once."""
         if name not in self.cotangents:
             self.cotangents[name] = sum_of_squares(wide_enough(tensor))
         return self.cotangents[name]
@@ -87,7 +90,7 @@ class Recording:
     def parameters_of(
         self, plan: NodePlan, value: Tensor | None, cotangent: Tensor
     ) -> Mapping[str, Tensor]:
-        """Counts the gradients of a node's operands; those that were made for it, by slot."""
+        """Add the gradients of a node's operands; return those that were instantiated, by slot."""
         value, cotangent = arranged(plan.node, value, cotangent)
         pair = self._pair(plan, value, dense(cotangent))
         rows: dict[str, Tensor] = {}
@@ -106,9 +109,10 @@ class Recording:
     def caught(
         self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, *, keeps: bool
     ) -> Caught:
-        """Counts them, too; keeps: value and cotangent also where all gradients were made.
+        """Add the gradients of a node's operands, and return what the node read and received.
 
-        The value is what the op read: products under autocast round it to their own dtype.
+        The value is what the op read: products under autocast round it to their own dtype. keeps:
+        return value and cotangent even if all gradients were instantiated.
         """
         rows = self.parameters_of(plan, value, cotangent)
         if len(rows) == len(plan.operands) and not keeps:
@@ -119,7 +123,7 @@ class Recording:
         return Caught(plan, value, wide_enough(cotangent), rows)
 
     def finish(self) -> None:
-        """Settles parameters some or all uses of which received no cotangent at all."""
+        """Finish parameters whose uses did not all receive a cotangent."""
         for parameter in list(self._waiting):
             self._settle(parameter)
         for parameter in self._plan.parameters.keys() - self.parameters.keys():
@@ -155,31 +159,31 @@ class Recording:
 
 
 def wide_enough(tensor: Tensor) -> Tensor:
-    """In float32 or float64; 16-bit formats embed exactly."""
+    """Return the tensor in float32 or float64, into which 16-bit formats embed exactly."""
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
 MEMORY_LIMIT: Final = 2**26
-"""bytes of scratch memory, on top of what a training step holds"""
+"""Bytes of scratch memory, in addition to those of a training step."""
 _MORE: Final = {"cuda": 2**28}
-"""where each of many small operations is waited for"""
+"""The limit on devices where many small operations each cost a wait."""
 _LOOSE: Final = 2.0**-7
-"""relative error of a norm that is known too loosely, where a batch is looked at once"""
+"""Relative error above which a norm is too loose, if a batch is checked only once."""
 
 
 Losses: TypeAlias = Callable[[Tensor], Tensor]
 Reached: TypeAlias = tuple[NodePlan, Tensor | None, GradientEdge]
-"""the plan of a node with trained operands, its input where it is needed, and its output's place
-among what is differentiated"""
+"""The plan of a node with trained operands, its input if it is needed, and the graph edge of its
+output, by which autograd differentiates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caught:
     """A node with trained operands that received a cotangent.
 
-    value, cotangent: [examples, ...], float32 or float64, as the gradient norms took them; no
-    value where no gradient needs it, and neither where `rows` has all gradients. rows: by slot,
-    gradients that were made for their norms: [examples, *operand].
+    value, cotangent: [examples, ...], float32 or float64, as the gradient norms used them; value is
+    None if no gradient needs it, and both are None if `rows` has all gradients. rows: by slot,
+    gradients that were instantiated for their norms: [examples, *operand].
     """
 
     plan: NodePlan
@@ -194,7 +198,7 @@ class Caught:
 
     @property
     def pair(self) -> tuple[Tensor | None, Tensor]:
-        """Value and cotangent, where they were kept."""
+        """Value and cotangent, if they were kept."""
         if self.cotangent is None:
             raise ValueError(f"node {self.node.name!r}: its cotangent was not kept")
         return self.value, self.cotangent
@@ -202,7 +206,11 @@ class Caught:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed:
-    """squares: of ∂ℓ_i/∂θ by name of the trained parameter."""
+    """The result of a pass.
+
+    squares: of ∂ℓ_i/∂θ by name of the trained parameter. caught: the nodes that received a
+    cotangent.
+    """
 
     squares: Mapping[str, Squares]
     caught: tuple[Caught, ...]
@@ -210,8 +218,10 @@ class Passed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
-    """A pass forward. output: [examples, *output_shape], with its history. reached: in the order of
-    the pass. losses: [examples], of the output, where they were computed already.
+    """A forward pass.
+
+    output: [examples, *output_shape], with its history. reached: in the order of the pass. losses:
+    [examples], of the output, if they were computed already.
     """
 
     output: Tensor
@@ -220,12 +230,12 @@ class Begun:
 
 
 class NormEngine:
-    """Measures batches; a run repeats itself to the bit.
+    """Measures batches; repeating a run gives the same bits.
 
     watch_values: also measure every value, and every cotangent that reaches a trained parameter.
-    memory_limit: bytes of scratch memory; one example is always allowed. defer: look only
-    once per batch whether an example is known too loosely, and if so measure the batch again, from
-    then on looking at every operand; by default on a GPU, which stops at every look. keeps:
+    memory_limit: bytes of scratch memory; one example is always allowed. defer: check only once per
+    batch whether the error of an example is too large; if so, measure the batch again, and check
+    every operand from then on. This is the default on a GPU, which stops at every check. keeps:
     `caught` keeps every value and cotangent.
     """
 
@@ -252,11 +262,11 @@ class NormEngine:
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Losses) -> BatchNorms:
-        """Norms of a batch [examples, *input_shape].
+        """Return the norms of a batch [examples, *input_shape].
 
         Args:
-            losses_of: the per-example losses [examples] of the network's output; keeps examples
-                independent of each other.
+            losses_of: maps the network's output to the per-example losses [examples]; it must keep
+                examples independent of each other.
         """
         recording = self._recording(x)
         if not len(x):
@@ -280,10 +290,10 @@ class NormEngine:
         return BatchNorms(losses.detach().double().cpu().numpy(), *families)
 
     def begun(self, x: Tensor) -> Begun:
-        """The pass forward of `caught`.
+        """Run the forward pass of `caught`.
 
-        Where the first that computes is a trained map, the history begins at the input: the output
-        of the map, as where it would begin, would be kept until the pass ends.
+        If the first node that computes is a trained linear map, autograd's history begins at the
+        input: beginning at the output of the map would keep that output until the pass ends.
         """
         reached: list[Reached] = []
 
@@ -302,14 +312,15 @@ class NormEngine:
         return Begun(output, reached)
 
     def caught(self, x: Tensor, losses_of: Losses, begun: Begun | None = None) -> Passed:
-        """What every trained node read and received, and the gradient norms of these very tensors.
+        """Return what every trained node read and received, and the gradient norms of these very
+        tensors.
 
         Gradients summed from these tensors are those that were measured, however the pass rounded.
 
         Args:
-            x: one example at least.
-            losses_of: as of `measure`.
-            begun: a pass of x, not yet ended.
+            x: at least one example.
+            losses_of: as for `measure`.
+            begun: a forward pass of x that has not been used yet.
         """
         begun = self.begun(x) if begun is None else begun
         with torch.enable_grad():
@@ -334,7 +345,7 @@ class NormEngine:
         return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)
 
     def _must_repeat(self, recording: Recording) -> bool:
-        """Whether some example is known too loosely; from then on every example is looked at."""
+        """Whether the error of some example is too large; every operand is checked from then on."""
         found = recording.later
         if not found or not bool(_together(found).is_wide(_LOOSE).any()):
             return False
@@ -345,7 +356,8 @@ class NormEngine:
         return channels_last(x.detach()) if self._channels_last else x.detach()
 
     def _tap(self, recording: Recording) -> Tap:
-        """Measures values, starts autograd where it is first needed, and hooks cotangents."""
+        """Return a tap that measures values, starts autograd where it is first needed, and hooks
+        cotangents."""
         watches = self._watch_values
 
         def tap(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -372,7 +384,7 @@ class NormEngine:
     def _arrives(
         self, recording: Recording, node: Node, value: Tensor | None, cotangent: Tensor
     ) -> None:
-        """Combines a cotangent with the value of its node, which is let go then."""
+        """Combine a cotangent with the value of its node, which is then released."""
         name, plan = node.output, self._plan.nodes.get(node.name)
         with exact_products(cotangent.device):
             known = recording.cotangents.get(self._moved_on.get(name, ""))
@@ -383,7 +395,7 @@ class NormEngine:
                 recording.parameters_of(plan, value, cotangent)
 
     def _nothing(self, recording: Recording) -> BatchNorms:
-        """The norms of no examples."""
+        """Return the norms of an empty batch."""
         recording.finish()
         graph, none = self.network.graph, Measured(np.zeros(0), np.zeros(0))
         values = [graph.input_name, *(node.output for node in graph.nodes)]
@@ -392,21 +404,22 @@ class NormEngine:
 
 
 def exact_arithmetic(network: LoweredNetwork) -> AbstractContextManager[object]:
-    """No autograd, and products in the network's own dtype, whatever switches are set outside."""
+    """Disable autograd, and compute products in the network's own dtype, whatever was set
+    outside."""
     is_double = network.dtype is torch.float64
     precision = Precision.FLOAT64 if is_double else Precision.FLOAT32
     switches = Arithmetic(network.device, precision).active()
-    return torch.no_grad() if isinstance(switches, nullcontext) else _also(switches)
+    return torch.no_grad() if isinstance(switches, nullcontext) else _with_no_grad(switches)
 
 
 @contextmanager
-def _also(switches: AbstractContextManager[object]) -> Iterator[None]:
+def _with_no_grad(switches: AbstractContextManager[object]) -> Iterator[None]:
     with switches, torch.no_grad():
         yield
 
 
 def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:
-    """Values that nothing reads but a node that rearranges them, and the output of that node.
+    """Map values that only a rearranging node reads to the output of that node.
 
     The cotangents of both have the same entries.
     """
@@ -419,7 +432,7 @@ def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:
 
 
 def _of_its_own(inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """The output as a tensor that is differentiated by, and is none of the inputs."""
+    """Return the output as a tensor that requires grad and is not one of the inputs."""
     if any(output is given for given in inputs):
         output = output.view_as(output)
     return output if output.requires_grad else output.detach().requires_grad_()
@@ -432,7 +445,7 @@ def _total(losses: Tensor, examples: int) -> Tensor:
 
 
 def _measured(*families: Mapping[str, Squares]) -> list[Mapping[str, Measured]]:
-    """All at once, so that a GPU is read once."""
+    """Return the norms of all families, computed together, so that a GPU is read once."""
     squares = [found for family in families for found in family.values()]
     if not squares:
         return [{} for _ in families]
@@ -442,6 +455,6 @@ def _measured(*families: Mapping[str, Squares]) -> list[Mapping[str, Measured]]:
 
 
 def _together(found: list[Squares]) -> Squares:
-    """[tensors, examples]"""
+    """Stack squares: [tensors, examples]."""
     values = torch.stack([item.value for item in found])
     return Squares(values, torch.stack([item.upper for item in found]))

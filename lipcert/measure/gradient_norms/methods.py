@@ -1,9 +1,9 @@
-"""What is asked of the gradient of one operand of one node: ways to measure it, and the gradient.
+"""Methods: ways to measure the gradient of one operand of one node, and the choice among them.
 
-A `Pair` is what the node read and the cotangent that it received: all that the gradient depends on.
-Invariant: every method of an operand bounds its own error; none approximates. Of several the one
-with the least work is taken, the same on every machine and every day. Scratch memory stays below
-the limit wherever a single example allows it.
+A `Pair` holds what the node read and the cotangent that it received: all that the gradient depends
+on. Invariant: every method of an operand bounds its own error; none approximates. The method with
+the least work is chosen, the same on every machine and in every run. Scratch memory stays below the
+limit wherever a single example allows it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pair:
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor) -> Pair:
-        """A pair whose squares are still to be computed."""
+        """Make a pair, and compute its squares."""
         return cls(a, b, sum_of_squares(a), sum_of_squares(b))
 
     def __len__(self) -> int:
@@ -41,32 +41,33 @@ class Pair:
 
     @property
     def reach(self) -> Tensor:
-        """‖a‖·‖b‖, from above."""
+        """An upper bound of ‖a‖·‖b‖."""
         return self.a_squares.upper.sqrt() * self.b_squares.upper.sqrt()
 
     def swapped(self) -> Pair:
-        """The roles of value and cotangent exchanged."""
+        """Exchange the roles of value and cotangent."""
         return Pair(self.b, self.a, self.b_squares, self.a_squares)
 
     def contiguous(self) -> Pair:
-        """Both tensors in the order of their axes."""
+        """Return both tensors in the memory order of their axes."""
         if self.a.is_contiguous() and self.b.is_contiguous():
             return self
         return Pair(self.a.contiguous(), self.b.contiguous(), self.a_squares, self.b_squares)
 
     def part(self, start: int, stop: int) -> Pair:
-        """The examples from start to stop."""
+        """Return the examples from start to stop."""
         if start == 0 and stop >= len(self):
             return self
         return self.picked(slice(start, stop))
 
     def picked(self, where: slice | Tensor) -> Pair:
-        """The examples at given indices, or of a slice."""
+        """Return the examples at these indices, or of a slice."""
         squares = (self.a_squares.at(where), self.b_squares.at(where))
         return Pair(self.a[where], self.b[where], *squares)
 
     def double(self) -> Pair:
-        """In float64, where squares of float32 numbers neither overflow nor underflow."""
+        """Return the pair in float64, where squares of float32 numbers neither overflow nor
+        underflow."""
         if self.b.dtype is torch.float64:
             return self
         return Pair.of(self.a.double(), self.b.double())
@@ -84,16 +85,16 @@ class Gradients:
 
 
 _LOOSE: Final = 0.05
-"""relative error of a norm above which it is computed again"""
+"""Relative error above which a norm is computed again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """One way to measure: its name, bytes of scratch memory per example, and the computation.
 
-    work: multiplications per example, roughly. cancels: whether small norms may come from the
-    difference of large numbers; such examples are computed again by instantiation as soon as
-    their error is noticeable.
+    work: multiplications per example, roughly. cancels: whether small norms may result from
+    differences of large numbers; if the error of such an example is noticeable, it is measured
+    again by instantiation.
     """
 
     name: str
@@ -103,7 +104,7 @@ class Method:
     work: int = 0
 
     def widest(self, dtype: torch.dtype) -> float:
-        """Relative error of a norm above which it is computed again (float32: 1e-3)."""
+        """Return the relative error above which a norm is computed again (float32: 1e-3)."""
         return 2.0**13 * torch.finfo(dtype).eps if self.cancels else _LOOSE
 
 
@@ -118,45 +119,48 @@ class OperandGradient(ABC):
         return True
 
     def of_norms(self, pair: Pair) -> Squares | None:
-        """The squares where they follow from those of the pair, as closely; otherwise None."""
+        """Return the squares if they follow from those of the pair with the same accuracy,
+        otherwise None."""
         del pair
         return None
 
     @abstractmethod
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """All exact ways to measure, of equal work the faster one first; never empty."""
+        """Return all exact ways to measure, never none; of equal work, the faster one comes
+        first."""
 
     @abstractmethod
     def gradients(self, pair: Pair) -> Gradients:
-        """The gradients themselves, in the dtype of the pair."""
+        """Return the gradients themselves, in the dtype of the pair."""
 
     @abstractmethod
     def gradient_scratch(self, pair: Pair) -> int:
-        """Bytes per example that `gradients` takes on a float64 pair, its result included."""
+        """Return the bytes per example that `gradients` takes on a float64 pair, including its
+        result."""
 
     def instantiated(self, pair: Pair) -> Squares:
-        """The squares of the gradients themselves, which are kept where they are small."""
+        """Return the squares of the gradients themselves, which are kept if they are small."""
         found = self.gradients(pair)
         return with_distance(found.gradient, found.distance, pair.b)
 
 
 _ALONE: Final = 2**24
-"""bytes of scratch memory for an operand with one method, which passes over its tensors once"""
+"""Bytes of scratch memory for an operand with one method, which passes over its tensors once."""
 _SCRATCH: Final = {"cpu": 2**22}
-"""bytes for all others, that fit a cache; elsewhere the limit"""
+"""Bytes for all others, chosen to fit a cache; on other devices, the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """Of methods that fit into so many bytes."""
+    """Chooses among methods that fit into this many bytes."""
 
     memory_limit: int
 
     def squares(self, of: OperandGradient, pair: Pair, later: list[Squares] | None) -> Squares:
-        """Squares of every example, by the method of the least work.
+        """Return the squares of every example, by the method of the least work.
 
-        later: where squares are kept that may be known too loosely; None: those that are so are
-        measured again by instantiation.
+        later: a list that collects squares whose errors are checked later; None: examples with too
+        large an error are measured again by instantiation.
         """
         squares, widest = of.of_norms(pair), _LOOSE
         if squares is not None and later is not None:
@@ -180,13 +184,14 @@ class Chooser:
         return squares.replaced(wide, known)
 
     def _admitted(self, methods: Sequence[Method]) -> Sequence[Method]:
-        """Those that fit one example into the memory, or else the most modest one."""
+        """Return the methods that fit one example into the memory, or else the one that takes
+        least."""
         fitting = [method for method in methods if method.scratch <= self.memory_limit]
         return fitting or [min(methods, key=lambda method: method.scratch)]
 
 
 def by_chunks(squares: Callable[[Pair], Squares], pair: Pair, chunk: int) -> Squares:
-    """Squares of a pair, `chunk` examples at a time."""
+    """Return the squares of a pair, computed `chunk` examples at a time."""
     if chunk >= len(pair):
         return squares(pair)
     starts = range(0, len(pair), chunk)

@@ -1,11 +1,11 @@
-"""Gradients of dense weights, of the tables of embeddings, and of operands that act entry by entry.
+"""Gradients of dense weights, of embedding tables, and of operands that act entry by entry.
 
-Of a dense weight, G = Σ_t b_t a_tᵀ over the positions t of one example, with a [examples, ..., in]
-and b [examples, ..., out]: three exact ways to ‖G‖². Of a table, row i receives Σ of b_t over the
-positions t that read it, with numbers of rows a [examples, ...] and b [examples, ..., width]: ‖G‖²
-without a table for every example, or the tables themselves.
+Dense weights: G = Σ_t b_t a_tᵀ over the positions t of one example, with a [examples, ..., in] and
+b [examples, ..., out]; ‖G‖² is computed exactly in one of three ways. Tables: row i receives Σ of
+b_t over the positions t that read it, with row numbers a [examples, ...] and b [examples, ...,
+width]; ‖G‖² is computed without a table for every example, or from the tables themselves.
 
-Entry by entry, G_j = Σ of f·b over the entries that meet j: f = ∂output/∂operand is computed from
+Entry by entry: G_j = Σ of f·b over the entries that meet j: f = ∂output/∂operand is computed from
 the value, b is its cotangent, and operands have any shape that broadcasts. They are biases (f = 1),
 scales (f = x), divisors (f = −x/d²), slopes of PRelu, and scales behind a normalisation by stored
 statistics (f = (x − m)·r).
@@ -38,14 +38,15 @@ from lipcert.measure.gradient_norms.squares import (
 
 @dataclass(frozen=True, slots=True)
 class DenseWeight(OperandGradient):
-    """The weight [out, in] of a `Dense`."""
+    """The gradient of the weight [out, in] of a `Dense`."""
 
     def of_norms(self, pair: Pair) -> Squares | None:
-        """At one position the outer product."""
+        """At a single position the gradient is the outer product, whose norm is the product of the
+        norms."""
         return pair.a_squares.product(pair.b_squares) if _is_single(pair) else None
 
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """The gradient itself, or Gram matrices where these are cheaper."""
+        """Return instantiation, and Gram matrices if these are cheaper."""
         positions, read, written = _sizes(pair)
         width = pair.b.element_size()
         size, side = read * written, read + written
@@ -56,20 +57,20 @@ class DenseWeight(OperandGradient):
         return found
 
     def gradients(self, pair: Pair) -> Gradients:
-        """G = BᵀA.  # [examples, out, in]"""
+        """Return G = BᵀA.  # [examples, out, in]"""
         a, b = _matrix(pair.a), _matrix(pair.b)
         positions, read, written = _sizes(pair)
         distance = instantiated_distance(pair.reach, positions, read * written, b.dtype)
         return Gradients(torch.bmm(b.mT, a), distance)
 
     def gradient_scratch(self, pair: Pair) -> int:
-        """The bytes of one gradient in float64."""
+        """Return the bytes of one gradient in float64."""
         _, read, written = _sizes(pair)
         return 8 * read * written
 
 
 def _gram(pair: Pair) -> Squares:
-    """From AAᵀ and BBᵀ, both [positions, positions]."""
+    """Compute the squares from AAᵀ and BBᵀ, both [positions, positions]."""
     s, q = product_of_grams(_matrix(pair.a).mT, _matrix(pair.b).mT)
     _, read, written = _sizes(pair)
     reaches = (pair.a_squares.upper, pair.b_squares.upper)
@@ -77,7 +78,7 @@ def _gram(pair: Pair) -> Squares:
 
 
 def _matrix(tensor: Tensor) -> Tensor:
-    """[examples, positions, features]"""
+    """Reshape to [examples, positions, features]."""
     return tensor.reshape(len(tensor), prod(tensor.shape[1:-1]), tensor.shape[-1])
 
 
@@ -87,42 +88,43 @@ def _is_single(pair: Pair) -> bool:
 
 
 def _sizes(pair: Pair) -> tuple[int, int, int]:
-    """Positions, features read, features written."""
+    """Return the numbers of positions, features read, and features written."""
     return prod(pair.b.shape[1:-1]), pair.a.shape[-1], pair.b.shape[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class TableGradient(OperandGradient):
-    """The table [rows, width] of an `Embedding`."""
+    """The gradient of the table [rows, width] of an `Embedding`."""
 
     rows: int
 
     def of_norms(self, pair: Pair) -> Squares | None:
-        """Nothing to add up at one position."""
+        """At a single position there is nothing to add up: the squares are those of the
+        cotangent."""
         return pair.b_squares if _is_single(pair) else None
 
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """Sums over the positions of one row."""
+        """Return the one method: sums over the positions that read the same row."""
         positions, width = self._sizes(pair)
         return [Method("rows", 8 * positions * (2 * positions + 2 * width), self._squares)]
 
     def gradients(self, pair: Pair) -> Gradients:
-        """The tables.  # [examples, rows, width]"""
+        """Return the gradients as tables.  # [examples, rows, width]"""
         return self._added(pair, self._numbers(pair), self.rows, pair.b.dtype)
 
     def gradient_scratch(self, pair: Pair) -> int:
-        """The bytes of one table in float64."""
+        """Return the bytes of one table in float64."""
         return 8 * self.rows * self._sizes(pair)[1]
 
     def _squares(self, pair: Pair) -> Squares:
-        """Each row is kept at the first position that reads it, all others are 0."""
+        """Sum each row at the first position that reads it; all other positions are 0."""
         numbers = self._numbers(pair)
         same = numbers[:, :, None] == numbers[:, None, :]
         found = self._added(pair, same.int().argmax(2), numbers.shape[1], torch.float64)
         return widened(sum_of_squares(found.gradient), found.distance)
 
     def _added(self, pair: Pair, places: Tensor, count: int, dtype: torch.dtype) -> Gradients:
-        """b_t added up by places [examples, positions].
+        """Add up b_t by places [examples, positions].
 
         Proof of the distance: a sum of at most P entries is off by γ_P Σ|b_t|, and (Σ over the
         positions of a row of |b_t|)² ≤ P·Σ|b_t|².
@@ -136,7 +138,7 @@ class TableGradient(OperandGradient):
         return Gradients(added, (pair.b_squares.upper.sqrt() * share + lost) * OUTWARD)
 
     def _numbers(self, pair: Pair) -> Tensor:
-        """Rows from 0 on; negative numbers count from the end."""
+        """Return row numbers from 0; negative numbers count from the end."""
         return pair.a.reshape(len(pair), -1).long() % self.rows
 
     def _sizes(self, pair: Pair) -> tuple[int, int]:
@@ -148,10 +150,10 @@ _INVERSE_OFF: Final = 2.0**-48
 
 
 def reduced(tensor: Tensor, operand: Shape) -> Tensor:
-    """Sums over the entries of [examples, *shape] that meet one entry of the operand.
+    """Sum over the entries of [examples, *shape] that meet one entry of the operand.
 
     operand: as many axes as `shape`, 1 where it is repeated. Result: [examples, *operand], float64
-    unless nothing was summed. Within γ of `summing` times the sums of magnitudes.
+    unless nothing was summed. Its error is at most `summing` times the sums of magnitudes.
     """
     pairs = zip(operand, tensor.shape[1:], strict=True)
     axes = [axis for axis, (own, full) in enumerate(pairs, 1) if own != full]
@@ -177,7 +179,8 @@ def reduced(tensor: Tensor, operand: Shape) -> Tensor:
 
 
 def _blocks(tensor: Tensor, axis: int) -> Tensor:
-    """Sums of 64 entries along an axis: of neighbours, or of others where these are far apart."""
+    """Sum 64 entries along an axis: neighbours, or others where neighbours are far apart in
+    memory."""
     before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
     blocks = tensor.shape[axis] // _BLOCK
     if tensor.stride(axis) == 1:
@@ -186,12 +189,13 @@ def _blocks(tensor: Tensor, axis: int) -> Tensor:
 
 
 def summing(terms: int, dtype: torch.dtype) -> float:
-    """Relative error of `reduced`: blocks in the tensor's dtype, blocks together in float64."""
+    """Return the relative error of `reduced`: blocks use the tensor's dtype, sums of blocks
+    float64."""
     return gamma(_BLOCK, dtype) + gamma(terms // _BLOCK + 4, torch.float64)
 
 
 class EntrywiseGradient(OperandGradient):
-    """An operand that multiplies, divides or shifts entry by entry.
+    """The gradient of an operand that multiplies, divides or shifts entry by entry.
 
     placed: the operand's shape with as many axes as the value, 1 where it is repeated.
     """
@@ -201,19 +205,19 @@ class EntrywiseGradient(OperandGradient):
 
     @abstractmethod
     def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
-        """f·b, and a bound η of ‖fl(f·b) − f·b‖ + ‖f‖‖b‖·(error of the sums)."""
+        """Return f·b, and a bound η of ‖fl(f·b) − f·b‖ + ‖f‖‖b‖·(error of the sums)."""
 
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """One method: multiply, then add up."""
+        """Return the one method: multiply, then add up."""
         return [Method("reduced", self._scratch(pair), self.instantiated)]
 
     def gradients(self, pair: Pair) -> Gradients:
-        """The sums of the products.  # [examples, *placed]"""
+        """Return the sums of the products.  # [examples, *placed]"""
         products, distance = self._products(pair)
         return Gradients(reduced(products, self.placed), distance * OUTWARD)
 
     def gradient_scratch(self, pair: Pair) -> int:
-        """The bytes of products and factors."""
+        """Return the bytes of products and factors."""
         return 8 * self._scratch(pair)
 
     def _scratch(self, pair: Pair) -> int:
@@ -225,7 +229,7 @@ class EntrywiseGradient(OperandGradient):
     def _multiplied(
         self, pair: Pair, factor: Tensor, size: Tensor, roundings: int
     ) -> tuple[Tensor, Tensor]:
-        """f·b for a computed factor within γ_roundings·s of f, where size ≥ ‖s‖ and s ≥ |f|.
+        """Return f·b for a computed factor within γ_roundings·s of f, where size ≥ ‖s‖ and s ≥ |f|.
 
         Proof: Σ over a slice of s|b| ≤ ‖s‖‖b‖ on it (Cauchy–Schwarz), and slices are disjoint: the
         root sum of squares over slices is at most ‖s‖‖b‖.
@@ -239,7 +243,7 @@ class EntrywiseGradient(OperandGradient):
 
 @dataclass(frozen=True, slots=True)
 class BiasGradient(EntrywiseGradient):
-    """f = 1."""
+    """The gradient of a bias: f = 1."""
 
     placed: Shape
 
@@ -249,11 +253,12 @@ class BiasGradient(EntrywiseGradient):
         return False
 
     def of_norms(self, pair: Pair) -> Squares | None:
-        """Nothing to add up where nothing is repeated."""
+        """If nothing is repeated, there is nothing to add up: the squares are those of the
+        cotangent."""
         return pair.b_squares if self._terms(pair) == 1 else None
 
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """Sums over what is repeated."""
+        """Return the one method: sums over repeated entries."""
         del pair
         return [Method("reduced", prod(self.placed) * 8, self.instantiated)]
 
@@ -266,7 +271,7 @@ class BiasGradient(EntrywiseGradient):
 
 @dataclass(frozen=True, slots=True)
 class ScaleGradient(EntrywiseGradient):
-    """f = x."""
+    """The gradient of a scale: f = x."""
 
     placed: Shape
 
@@ -276,7 +281,7 @@ class ScaleGradient(EntrywiseGradient):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DivisorGradient(EntrywiseGradient):
-    """f = −x/d²."""
+    """The gradient of a divisor: f = −x/d²."""
 
     placed: Shape
     divisor: Tensor
@@ -289,7 +294,7 @@ class DivisorGradient(EntrywiseGradient):
 
 @dataclass(frozen=True, slots=True)
 class SlopeGradient(EntrywiseGradient):
-    """f = x where x < 0, otherwise 0; NaN stays."""
+    """The gradient of a slope of PRelu: f = x where x < 0, otherwise 0; NaN stays."""
 
     placed: Shape
 
@@ -300,9 +305,10 @@ class SlopeGradient(EntrywiseGradient):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NormalizedGradient(EntrywiseGradient):
-    """f = (x − mean)·inverse: the scale of a layer that normalises by stored statistics.
+    """The gradient of the scale of a layer that normalises by stored statistics: f = (x −
+    mean)·inverse.
 
-    mean, inverse: float64 [channels]; inverse within 2⁻⁴⁸ of 1/√(variance + ε). f is computed anew
+    mean, inverse: float64 [channels]; inverse within 2⁻⁴⁸ of 1/√(variance + ε). f is computed again
     from x; what the network itself rounded does not enter.
     """
 

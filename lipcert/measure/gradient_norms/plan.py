@@ -1,13 +1,13 @@
-"""What has to be measured at each node, settled once for a network: `Plan`.
+"""Plan: what must be measured at each node, determined once for a network.
 
-An op with operands that is not known here is refused, never skipped. How the uses of a parameter
+An op whose operands are not known here is refused, never skipped. How the uses of a parameter
 combine is decided from their `places` alone, never from names:
 
-Let use k read array_k = scale_k · θ[places_k]. The chain rule gives
-∂loss/∂θ = Σ_k scale_k · (∂loss/∂array_k, each entry put back to its place). Where no place is read
-twice, by one use or by two, the terms have disjoint supports and each is a rearrangement, so
-‖∂loss/∂θ‖² = Σ_k scale_k²‖∂loss/∂array_k‖². Otherwise (tied weights, repeated or padded views) the
-gradients are added up in θ, in float64, a few examples at a time.
+Let use k read array_k = scale_k · θ[places_k]. The chain rule gives ∂loss/∂θ = Σ_k scale_k ·
+(∂loss/∂array_k, each entry put back to its place). If no place is read twice, by one use or by two,
+the terms have disjoint supports and each is a rearrangement, so ‖∂loss/∂θ‖² = Σ_k
+scale_k²‖∂loss/∂array_k‖². Otherwise (tied weights, repeated or padded views) the gradients are
+added up in θ, in float64, a few examples at a time.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class ParameterUses:
 
 
 def uses_of(graph: Graph) -> Mapping[str, ParameterUses]:
-    """All trained parameters of a graph, also those that no operand shows.
+    """Return all trained parameters of a graph, including those that no operand reads.
 
-    NoVerdictError where the file computes numbers from one (`Graph.check_shown`).
+    Raises:
+        NoVerdictError: if the file computes numbers from a parameter (`Graph.check_shown`).
     """
     graph.check_shown()
     found: dict[str, list[Use]] = {
@@ -93,10 +94,10 @@ def _largest(counts: FloatArray | np.ndarray[tuple[int], np.dtype[np.int64]]) ->
 
 
 def arranged(node: Node, value: Tensor | None, cotangent: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Input and cotangent of a node, arranged as in the gradients of its operands.
+    """Return input and cotangent of a node, arranged as the gradients of its operands expect.
 
-    That is [examples, *shape] with the axes of the program, but for an axis 0 that the examples
-    stand along; what a BatchNorm reads has its channels first.
+    That is [examples, *shape] with the axes of the program, except an axis 0 that holds the
+    examples; the input of a BatchNorm has its channels first.
     """
     if node.in_place:
         return value, cotangent
@@ -110,9 +111,9 @@ def _placed(node: Node, tensor: Tensor, shape: Shape) -> Tensor:
 
 
 def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> OperandGradient:
-    """The gradient of the operand in `slot`; `tensors`: the node's operands in torch.
+    """Return the gradient of the operand in `slot`, for tensors that are `arranged`.
 
-    It is one of tensors that are `arranged`.
+    tensors: the node's operands in torch.
     """
     operand = node.operands[slot]
     first = 1 if node.in_place else 0
@@ -161,7 +162,7 @@ class Scatter:
 
     @classmethod
     def of(cls, use: Use, device: torch.device) -> Scatter:
-        """The adjoint of the view."""
+        """Return the adjoint of the view of this use."""
         read = np.flatnonzero(use.places >= 0)
         places = use.places[read].astype(np.int64)
         repeats = int(np.max(np.bincount(places), initial=0)) if places.size else 0
@@ -188,10 +189,10 @@ class Contribution:
 
 
 def shared_squares(found: Sequence[Contribution], size: int, memory_limit: int) -> Squares:
-    """‖Σ_k P_k g_k‖², P_k the scatter of use k and g_k the gradient of its operand.
+    """Return ‖Σ_k P_k g_k‖², P_k the scatter of use k and g_k the gradient of its operand.
 
-    Proof: an entry of the sum has at most N = Σ repeats terms, scaled and added in float64:
-    off by γ_{N+1} Σ|terms|, and ‖Σ|terms|‖ ≤ Σ_k ‖P_k‖‖g_k‖; g_k is off by its own distance.
+    Proof: an entry of the sum has at most N = Σ repeats terms, scaled and added in float64: off by
+    γ_{N+1} Σ|terms|, and ‖Σ|terms|‖ ≤ Σ_k ‖P_k‖‖g_k‖; g_k is off by its own distance.
     """
     examples = len(found[0].pair)
     scratch = 8 * size + max(use.gradient.gradient_scratch(use.pair) * 2 for use in found)
@@ -222,7 +223,7 @@ def _chunk_squares(uses: Sequence[tuple[Contribution, Pair]], size: int) -> Squa
 class OperandPlan:
     """A trained operand and its gradient.
 
-    scatter: where the entries go in the parameter, for parameters whose uses overlap.
+    scatter: where the entries go in the parameter; only for parameters whose uses overlap.
     """
 
     use: Use
@@ -246,14 +247,18 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Nodes by name, and parameters by name."""
+    """What to measure: nodes by name, and parameters by name."""
 
     nodes: Mapping[str, NodePlan]
     parameters: Mapping[str, ParameterUses]
 
     @classmethod
     def of(cls, network: LoweredNetwork) -> Plan:
-        """Raises NoVerdictError for an operand whose gradient is not known."""
+        """Return the plan of a network.
+
+        Raises:
+            NoVerdictError: for an operand whose gradient is not known.
+        """
         parameters = uses_of(network.graph)
         nodes: dict[str, Node] = {}
         operands: dict[str, list[OperandPlan]] = {}
@@ -281,7 +286,8 @@ _PRODUCTS_PER_ENTRY: Final = 500
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """The images with channels last, in strides as well, where one channel would leave a choice."""
+    """Return images with channels last, in strides as well, where a single channel would allow
+    either."""
     pixels = images.permute(0, 2, 3, 1).contiguous()
     _, rows, columns, channels = pixels.shape
     line = columns * channels
@@ -293,8 +299,8 @@ def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device
 
     On a CPU its convolutions in float32 do, its normalisations of groups do not: what counts is how
     many products the convolutions have for each entry that is normalised. A convolution of one
-    channel with windows in a single column reads beyond its input there (torch 2.13), where its
-    stride along the rows is not 1.
+    channel with windows in a single column, and a stride along the rows that is not 1, reads beyond
+    its input in that layout (torch 2.13).
     """
     if device.type != "cpu" or dtype is not torch.float32 or len(graph.input_shape) != 3:
         return False

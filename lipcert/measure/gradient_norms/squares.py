@@ -5,11 +5,11 @@ NaN and infinity stay. The constants of all error bounds are here as well: they 
 of summation, fused or not, and for hardware that flushes subnormal numbers to zero. Bounds are
 computed in float64 and then multiplied by `OUTWARD`, which covers the rounding of the bounds
 themselves (a few dozen operations), or by `_UP` after at most four. Every layer whose gradient is a
-matrix product Y Xᵀ gets its ‖Y Xᵀ‖² from the last functions here, for batches of matrices
-X [rows, positions] and Y [columns, positions].
+matrix product Y Xᵀ gets its ‖Y Xᵀ‖² from the last functions here, for batches of matrices X [rows,
+positions] and Y [columns, positions].
 
 Norms do not depend on the order of entries in memory: images are [examples, channels, rows,
-columns], and "channels last" means that the channels of one pixel are neighbours.
+columns], and "channels last" means that the channels of one pixel are adjacent in memory.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from lipcert.measure.measured import Measured
 
 
 def is_channels_last(tensor: Tensor) -> bool:
-    """Whether the channels of an image are neighbours; true of both orders where they agree."""
+    """Whether the channels of an image are adjacent in memory; also true if both orders agree."""
     return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor itself if it lies in memory in either order; otherwise a copy that does."""
+    """Return the tensor itself if it lies densely in memory in either order; otherwise a dense
+    copy."""
     return tensor if is_channels_last(tensor) else tensor.contiguous()
 
 
 def memory_order(tensor: Tensor) -> list[int]:
-    """The axes but the first, neighbours in memory last."""
+    """Return the axes except the first, with adjacent entries last."""
     return sorted(range(1, tensor.dim()), key=tensor.stride, reverse=True)
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:
-    """With its axes permuted, so that flattening what lies densely copies nothing."""
+    """Permute the axes so that flattening a dense tensor copies nothing."""
     return tensor if tensor.is_contiguous() else tensor.permute(0, *memory_order(tensor))
 
 
@@ -53,7 +54,8 @@ _UP: Final = 1.0 + 2.0**-50
 
 @lru_cache(maxsize=1024)
 def gamma(terms: int, dtype: torch.dtype) -> float:
-    """γ_n = n·u/(1 − n·u): |fl(Σ x_i·y_i) − Σ x_i·y_i| ≤ γ_n Σ |x_i·y_i|; inf where n·u ≥ 1/2.
+    """Return γ_n = n·u/(1 − n·u): |fl(Σ x_i·y_i) − Σ x_i·y_i| ≤ γ_n Σ |x_i·y_i|; inf where n·u ≥
+    1/2.
 
     Reference: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1.
     """
@@ -63,7 +65,7 @@ def gamma(terms: int, dtype: torch.dtype) -> float:
 
 @cache
 def underflow(dtype: torch.dtype) -> float:
-    """Largest absolute error of one operation whose result is not a normal number."""
+    """Return the largest absolute error of one operation whose result is not a normal number."""
     return torch.finfo(dtype).smallest_normal
 
 
@@ -72,10 +74,11 @@ _BLOCK: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Squares:
-    """Squared norms, and upper bounds of the exact ones, as far above them as the norms may be off,
-    one for each example.  # float64 [examples] each
+    """For each example a squared norm, and an upper bound of the exact one.  # float64 [examples]
+    each
 
-    rows: the tensors that these are the squares of, where they were made and are small.
+    The upper bound exceeds the squared norm by at least the error of the squared norm. rows: the
+    tensors whose squares these are, if they were instantiated and are small.
     """
 
     value: Tensor
@@ -84,19 +87,20 @@ class Squares:
 
     @classmethod
     def within(cls, value: Tensor, error: Tensor) -> Squares:
-        """Squares that are off by at most `error`; a value below 0 is nearer to the truth at 0."""
+        """Return squares that are off by at most `error`; a value below 0 is nearer to the truth at
+        0."""
         value = value.clamp_min(0.0)
         return cls(value, (value + error) * _UP)
 
     @classmethod
     def zeros(cls, examples: int, device: torch.device) -> Squares:
-        """The squares of zero gradients, exactly."""
+        """Return the squares of zero gradients, which are exact."""
         zeros = torch.zeros(examples, dtype=torch.float64, device=device)
         return cls(zeros, zeros)
 
     @classmethod
     def joined(cls, parts: list[Squares]) -> Squares:
-        """The squares of consecutive chunks of examples."""
+        """Join the squares of consecutive chunks of examples."""
         if len(parts) == 1:
             return parts[0]
         rows = [part.rows for part in parts if part.rows is not None]
@@ -108,21 +112,23 @@ class Squares:
 
     @property
     def error(self) -> Tensor:
-        """By how much a square may be off."""
+        """A bound of the error of each square."""
         return (self.upper - self.value) * OUTWARD
 
     def at(self, where: slice | Tensor) -> Squares:
-        """The squares of the selected examples."""
+        """Return the squares of the selected examples."""
         return Squares(self.value[where], self.upper[where])
 
     def plus(self, other: Squares) -> Squares:
-        """Squares of two orthogonal parts. Proof: both sums are rounded once, by 2^-53 of at most
-        the upper one."""
+        """Return the squares of two orthogonal parts together.
+
+        Proof: both sums are rounded once, by 2^-53 of at most the upper one.
+        """
         return Squares(self.value + other.value, (self.upper + other.upper).mul_(_UP))
 
     @classmethod
     def total(cls, parts: Sequence[Squares]) -> Squares:
-        """Squares of n orthogonal parts."""
+        """Return the squares of n orthogonal parts together."""
         if len(parts) == 1:
             return parts[0]
         value = torch.stack([part.value for part in parts]).sum(0)
@@ -130,38 +136,43 @@ class Squares:
 
     @staticmethod
     def total_upper(parts: Sequence[Squares]) -> Tensor:
-        """Their upper bounds alone, in a tensor of its own. Proof: both sums of `total` are off by
-        γ_n of themselves."""
+        """Return only the upper bounds of `total`, in a new tensor.
+
+        Proof: both sums of `total` are off by γ_n of themselves.
+        """
         share = gamma(len(parts) + 2, torch.float64)
         return torch.stack([part.upper for part in parts]).sum(0).mul_(1.0 + 4.0 * share)
 
     def times(self, factor: float) -> Squares:
-        """Squares of tensors multiplied by √factor."""
+        """Return the squares of tensors multiplied by √factor."""
         if factor == 1.0:
             return self
         return Squares(self.value * factor, (self.upper * factor).mul_(_UP))
 
     def product(self, other: Squares) -> Squares:
-        """‖b aᵀ‖² = ‖b‖²‖a‖². Proof: pq is off by at most pf + qe + ef = (p + e)(q + f) − pq."""
+        """Return ‖b aᵀ‖² = ‖b‖²‖a‖².
+
+        Proof: pq is off by at most pf + qe + ef = (p + e)(q + f) − pq.
+        """
         return Squares(self.value * other.value, (self.upper * other.upper).mul_(_UP))
 
     def is_wide(self, relative: float) -> Tensor:
-        """Which examples are not known well enough: error of the norm > relative · norm.
+        """Return which examples are too inaccurate: error of the norm > relative · norm.
 
-        Norms below 1e-15 count as known, values that are not finite as unknown.
+        Norms below 1e-15 count as accurate, values that are not finite as inaccurate.
         """
         return ~(self.upper < self.value * (1.0 + 2.0 * relative) + 1e-30)
 
     def replaced(self, where: Tensor, by: Squares) -> Squares:
-        """These squares, with those at the indices `where` replaced."""
+        """Return these squares, with those at the indices `where` replaced."""
         value, upper = self.value.index_copy(0, where, by.value), self.upper
         return Squares(value, upper.index_copy(0, where, by.upper))
 
     def measured(self) -> Measured:
-        """The norms.
+        """Return the norms.
 
-        Proof: let v = value, e = error, s the exact square. |√v − √s| = |v − s|/(√v + √s), and
-        s ≥ v − e; where that is of no use, |√v − √s| ≤ √|v − s| ≤ √e.
+        Proof: let v = value, e = error, s the exact square. |√v − √s| = |v − s|/(√v + √s), and s ≥
+        v − e; where that is of no use, |√v − √s| ≤ √|v − s| ≤ √e.
         """
         norm, off = self.value.sqrt(), self.error
         least = (self.value - off).clamp_min(0.0).sqrt()
@@ -171,12 +182,13 @@ class Squares:
 
 
 def sum_of_squares(tensor: Tensor) -> Squares:
-    """‖tensor[i]‖² of every example i.
+    """Return ‖tensor[i]‖² of every example i.
 
     Proof: a block of n ≤ 256 entries is summed in the tensor's own dtype: error ≤ γ_n, and its
     root, which is rounded once, is squared in float64: together ≤ γ_{n+4} relative. The blocks are
-    added in float64. Squares that underflow lose at most the smallest normal number each. A GPU
-    waits for operations rather than for float64, in which it adds up all squares at once.
+    added in float64. Squares that underflow lose at most the smallest normal number each. On a GPU,
+    where the number of operations costs more than float64 does, all squares are added in float64 at
+    once.
     """
     rows = _rows(tensor)
     length = rows.shape[1]
@@ -198,9 +210,9 @@ def sum_of_squares(tensor: Tensor) -> Squares:
 
 
 def sums_of_squares(tensors: Sequence[Tensor]) -> Sequence[Squares]:
-    """`sum_of_squares` of each, all at once where none is longer than a block.
+    """Return `sum_of_squares` of each tensor, in one operation if none is longer than a block.
 
-    What bounds the error of the longest sum bounds those of the others.
+    The error bound of the longest sum also bounds those of the others.
     """
     rows = [_rows(tensor) for tensor in tensors]
     longest = max((item.shape[1] for item in rows), default=0)
@@ -213,26 +225,26 @@ def sums_of_squares(tensors: Sequence[Tensor]) -> Sequence[Squares]:
 
 
 def _rows(tensor: Tensor) -> Tensor:
-    """[examples, entries], in any order."""
+    """Flatten to [examples, entries], in any order."""
     rows = in_memory_order(tensor)
     return rows if rows.dim() == 2 else rows.reshape(len(tensor), -1)
 
 
 @lru_cache(maxsize=1024)
 def _share(length: int, dtype: torch.dtype) -> float:
-    """Relative error of a sum of so many squares, in blocks."""
+    """Return the relative error of a sum of this many squares, in blocks."""
     relative = gamma(min(length, _BLOCK) + 4, dtype) + gamma(length // _BLOCK + 4, torch.float64)
     return relative * (1.0 + 2.0 * relative)
 
 
 def _summed(value: Tensor, share: float, length: int, dtype: torch.dtype) -> Squares:
-    """Sums of so many squares, off by at most a share of them, and by underflow."""
+    """Return sums of this many squares, off by at most a share of them, and by underflow."""
     upper = value * ((1.0 + share * OUTWARD) * _UP)
     return Squares(value, upper.add_(length * underflow(dtype) * OUTWARD))
 
 
 def widened(squares: Squares, distance: Tensor) -> Squares:
-    """Squares of tensors that are themselves off by `distance` (2-norm) from the exact ones.
+    """Return squares of tensors that are themselves off by `distance` (2-norm) from the exact ones.
 
     Proof: |‖G‖² − ‖Ĝ‖²| ≤ η(2‖Ĝ‖ + η) ≤ (√upper + η)² − upper.
     """
@@ -243,45 +255,49 @@ _VECTOR: Final = 8
 
 
 def instantiated_distance(reach: Tensor, terms: int, entries: int, dtype: torch.dtype) -> Tensor:
-    """By how much ‖G‖ may be off, for G_ij = Σ_t x_it·y_jt over `terms` terms; reach ≥ ‖X‖‖Y‖.
+    """Return by how much ‖G‖ may be off, for G_ij = Σ_t x_it·y_jt over `terms` terms; reach ≥
+    ‖X‖‖Y‖.
 
-    Proof: |Ĝ_ij − G_ij| ≤ γ_T Σ_t|x_it||y_jt| ≤ γ_T‖x_i‖‖y_j‖ (Cauchy–Schwarz), whose root sum
-    of squares over i, j is γ_T‖X‖‖Y‖; each term that underflows adds the smallest normal number.
+    Proof: |Ĝ_ij − G_ij| ≤ γ_T Σ_t|x_it||y_jt| ≤ γ_T‖x_i‖‖y_j‖ (Cauchy–Schwarz), whose root sum of
+    squares over i, j is γ_T‖X‖‖Y‖; each term that underflows adds the smallest normal number.
     """
     lost = sqrt(entries) * terms * underflow(dtype)
     return (reach * (gamma(terms, dtype) * OUTWARD)).add_(lost * OUTWARD)
 
 
 def with_distance(gradient: Tensor, distance: Tensor, cotangent: Tensor) -> Squares:
-    """Squares of instantiated gradients [examples, *operand], which are kept where the cotangent
-    that they come from is no smaller."""
+    """Return squares of instantiated gradients [examples, *operand].
+
+    The gradients are kept if they are no larger than the cotangent that they come from.
+    """
     found = widened(sum_of_squares(gradient), distance)
     is_small = gradient.numel() <= cotangent.numel()
     return Squares(found.value, found.upper, gradient) if is_small else found
 
 
 def product(y: Tensor, x: Tensor) -> Tensor:
-    """Y Xᵀ; as the transpose of X Yᵀ where that has the better width for vector units."""
+    """Return Y Xᵀ, computed as the transpose of X Yᵀ if its width suits vector units better."""
     if x.shape[1] % _VECTOR and not y.shape[1] % _VECTOR:
         return torch.bmm(x, y.mT).mT
     return torch.bmm(y, x.mT)
 
 
 def product_of_grams(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """XᵀX and YᵀY: [examples, positions, positions] each."""
+    """Return XᵀX and YᵀY: [examples, positions, positions] each."""
     return torch.bmm(x.mT, x), torch.bmm(y.mT, y)
 
 
 def from_gram(
     s: Tensor, q: Tensor, reaches: tuple[Tensor, Tensor], terms: tuple[int, int]
 ) -> Squares:
-    """‖Y Xᵀ‖² = Σ_{t,s} (XᵀX)_ts (YᵀY)_ts from the two Gram matrices.  # [examples, groups, T, T]
+    """Return ‖Y Xᵀ‖² = Σ_{t,s} (XᵀX)_ts (YᵀY)_ts from the two Gram matrices.
 
-    reaches: (≥ ‖X‖², ≥ ‖Y‖²) of all groups together; terms: of the sums in an entry of s and q.
+    s, q: [examples, groups, T, T]. reaches: (≥ ‖X‖², ≥ ‖Y‖²) of all groups together; terms: of the
+    sums in an entry of s and q.
 
-    Proof: |ΔS_ts| ≤ γ‖x_t‖‖x_s‖, so ‖ΔS‖_F ≤ γ‖X‖², and likewise ‖ΔQ‖_F. From
-    ŜQ̂ − SQ = −ΔS·Q̂ − S·ΔQ and Cauchy–Schwarz the sum is off by at most
-    ‖ΔS‖‖Q̂‖ + (‖Ŝ‖ + ‖ΔS‖)‖ΔQ‖; forming it costs γ_{T+1}‖Ŝ‖‖Q̂‖ along rows, then float64.
+    Proof: |ΔS_ts| ≤ γ‖x_t‖‖x_s‖, so ‖ΔS‖_F ≤ γ‖X‖², and likewise ‖ΔQ‖_F. From ŜQ̂ − SQ = −ΔS·Q̂ −
+    S·ΔQ and Cauchy–Schwarz the sum is off by at most ‖ΔS‖‖Q̂‖ + (‖Ŝ‖ + ‖ΔS‖)‖ΔQ‖; forming it costs
+    γ_{T+1}‖Ŝ‖‖Q̂‖ along rows, then float64.
     """
     examples, dtype = len(s), s.dtype
     rows = torch.linalg.vecdot(s, q).reshape(examples, -1)

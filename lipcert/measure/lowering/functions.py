@@ -1,8 +1,10 @@
-"""The steps of a program as functions in torch; those over windows and moves have their own files.
+"""The steps of a program as functions in torch, except windows and moves, which have their own
+files.
 
 A `Function` takes the values that a step reads and its operands by role, and returns one tensor.
-Invariants: examples never meet; nothing is written in place, and no input is returned; nothing
-depends on the numbers in a tensor, so that autograd and `torch.func.vmap` see through everything.
+Invariants: examples never interact; nothing is written in place, and no input is returned; no
+operation depends on the numbers in a tensor, so that autograd and `torch.func.vmap` can transform
+every function.
 """
 
 import math
@@ -43,7 +45,7 @@ Function = Callable[[Sequence[Tensor], Tensors], Tensor]
 
 
 def of_one_rank(inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Values with unit axes after the first, so that all of them have as many axes."""
+    """Add unit axes after the first, so that all values have as many axes."""
     rank = max(x.dim() for x in inputs)
     return [
         x if x.dim() == rank else x.reshape(x.shape[0], *[1] * (rank - x.dim()), *x.shape[1:])
@@ -52,14 +54,15 @@ def of_one_rank(inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def clip(op: InputClip | CotangentClip) -> Function:
-    """The step in torch; a clip by channel reads [examples, channels, ...]."""
+    """Return the step in torch; a clip by channel reads [examples, channels, ...]."""
     if isinstance(op, InputClip):
         return lambda x, _: clipped(x[0], op.radius)
     return lambda x, _: with_clipped_cotangent(x[0], op.radius, by_channel=op.by_channel)
 
 
 def with_clipped_cotangent(x: Tensor, radius: float, *, by_channel: bool = False) -> Tensor:
-    """x, whose cotangent g becomes g·min(1, radius/|g|) in the backward pass, per example."""
+    """Return x with a clipped backward pass: the cotangent g of each example becomes g·min(1,
+    radius/|g|)."""
     if math.isinf(radius):
         return x.view_as(x)
     found: Tensor = _ClippedCotangent.apply(x, radius, by_channel)  # type: ignore[no-untyped-call]
@@ -67,7 +70,7 @@ def with_clipped_cotangent(x: Tensor, radius: float, *, by_channel: bool = False
 
 
 def clipped(x: Tensor, radius: float, *, by_channel: bool = False) -> Tensor:
-    """x·min(1, radius/|x|) for each example; NaN where the norm is NaN."""
+    """Return x·min(1, radius/|x|) for each example; NaN where the norm is NaN."""
     exact = torch.promote_types(x.dtype, torch.float32)  # norms overflow in half precision
     flat = x.unsqueeze(-1).flatten(1)
     if by_channel and x.dim() > 2:
@@ -84,19 +87,19 @@ class _ClippedCotangent(AutogradFunction):
 
     @staticmethod
     def forward(x: Tensor, radius: float, by_channel: bool) -> Tensor:
-        """x as a new tensor."""
+        """Return x as a new tensor."""
         del radius, by_channel
         return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, float, bool], output: Tensor) -> None:
-        """Keeps the radius and the norm."""
+        """Store the radius and the norm."""
         del output
         _, ctx.radius, ctx.by_channel = inputs  # type: ignore[attr-defined]
 
     @staticmethod
     def backward(ctx: FunctionCtx, *cotangents: Tensor) -> tuple[Tensor, None, None]:
-        """The cotangent, clipped to the radius."""
+        """Return the cotangent, clipped to the radius."""
         (cotangent,) = cotangents
         radius, by_channel = ctx.radius, ctx.by_channel  # type: ignore[attr-defined]
         return clipped(cotangent, radius, by_channel=by_channel), None, None
@@ -106,7 +109,7 @@ Elementwise: Final = Scale | Shift | PRelu | Multiply | Divide | Add
 
 
 def elementwise(op: Scale | Shift | PRelu | Multiply | Divide | Add) -> Function:
-    """The entrywise step in torch, by its kind."""
+    """Return the entrywise step in torch, by its kind."""
     match op:
         case Scale():
             return _scaled
@@ -132,7 +135,7 @@ def _scaled(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
 
 def _sum(signs: Sequence[int], x: Sequence[Tensor], _: Tensors) -> Tensor:
     first, *others = of_one_rank(x)
-    # never the tensor itself: a value and the input of its node have their own cotangents
+    # always a new tensor: a value and the input of its node have their own cotangents
     result = first.view_as(first) if signs[0] == 1 else signs[0] * first
     for sign, term in zip(signs[1:], others, strict=True):
         result = torch.add(result, term, alpha=sign)
@@ -140,7 +143,7 @@ def _sum(signs: Sequence[int], x: Sequence[Tensor], _: Tensors) -> Tensor:
 
 
 SOFTPLUS_GUARD: Final = 40.0
-"""above it ln(1 + e^x) and x are the same number even in float64"""
+"""Above this, ln(1 + e^x) and x are the same number even in float64."""
 
 
 def _gelu_tanh(x: Tensor, slope: float | None = None, cubic: float = 0.0) -> Tensor:
@@ -191,17 +194,17 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
         "soft_threshold": functional.softshrink,
     }
 )
-"""by the names of `core.program.Activation`, whose numbers stand behind x"""
+"""By the names of `core.program.Activation`; its numbers are the arguments after x."""
 
 
 def activation(op: Activation) -> Function:
-    """The function with its numbers."""
+    """Return the function with its numbers bound."""
     function = FUNCTIONS[op.name]
     return lambda x, _: function(x[0], *op.numbers)
 
 
 def masking(op: Compare | MaskedMean, like: Tensor) -> Function:
-    """A comparison, or a mean over a mask."""
+    """Return a comparison, or a mean over a mask."""
     if isinstance(op, MaskedMean):
         return lambda x, _: _mean(op, x[0], x[1])
     limits = torch.tensor(op.limits, dtype=torch.float64, device=like.device)
@@ -221,7 +224,7 @@ def _mean(op: MaskedMean, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def normalize(op: Normalize) -> Function:
-    """Over the last axes by torch's own functions."""
+    """Return a normalisation; over the last axes, torch's own functions compute it."""
 
     def normalized(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
         (x,), axes = inputs, op.axes
@@ -237,7 +240,7 @@ def normalize(op: Normalize) -> Function:
 
 
 def batch_norm(op: BatchNorm, like: Tensor) -> Function:
-    """By the mean and the deviation of the program."""
+    """Return a normalisation by the mean and the deviation of the program."""
     variance = torch.tensor(member(op.inverse) ** -2.0).to(like)
 
     def normalized(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
@@ -255,7 +258,7 @@ def batch_norm(op: BatchNorm, like: Tensor) -> Function:
 
 
 def local_response(op: LocalResponse) -> Function:
-    """By means over the channels around each."""
+    """Return a normalisation by means over the channels around each."""
 
     def divided(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
         (x,) = inputs
@@ -269,12 +272,12 @@ def local_response(op: LocalResponse) -> Function:
 
 
 def dense(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    """`Dense`: y = x·Wᵀ + bias."""
+    """Compute `Dense`: y = x·Wᵀ + bias."""
     return functional.linear(x[0], tensors["weight"], tensors.get("bias"))
 
 
 def embedding(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    """`Embedding`; NaN for numbers of which the table has no row."""
+    """Compute `Embedding`; NaN for numbers without a row in the table."""
     table, numbers = tensors["weight"], x[0].long()
     found = functional.embedding(numbers % len(table), table)
     known = (numbers >= -len(table)) & (numbers < len(table))
@@ -282,19 +285,19 @@ def embedding(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
 
 
 def matmul(x: Sequence[Tensor], _: Tensors) -> Tensor:
-    """`MatMul`: y = a·b of two activations."""
+    """Compute `MatMul`: y = a·b of two activations."""
     a, b = of_one_rank(x)
     return a @ b
 
 
 def attention(op: Attention, like: Tensor) -> Function:
-    """`Attention` under the mask of the op."""
+    """Return `Attention` under the mask of the op."""
     mask = None if op.mask is None else torch.tensor(member(op.mask)).to(like)
 
     def attended(x: Sequence[Tensor], _: Tensors) -> Tensor:
         q, k, v, *hidden = x
         if hidden:
-            return _hidden(op, mask, of_one_rank(x))
+            return _with_hidden_scores(op, mask, of_one_rank(x))
         if q.dim() == 4:  # one axis of heads: the layout of the fused kernels
             return functional.scaled_dot_product_attention(
                 q, k.transpose(-2, -1), v, attn_mask=mask, scale=op.scale
@@ -307,8 +310,9 @@ def attention(op: Attention, like: Tensor) -> Function:
     return attended
 
 
-def _hidden(op: Attention, mask: Tensor | None, x: Sequence[Tensor]) -> Tensor:
-    """With scores hidden by a value; 0 for a query that sees nothing, as in torch's attention."""
+def _with_hidden_scores(op: Attention, mask: Tensor | None, x: Sequence[Tensor]) -> Tensor:
+    """Compute attention with scores hidden by a value; 0 for a query that sees nothing, as in
+    torch."""
     q, k, v, hidden = x
     scores = op.scale * (q @ k)
     if mask is not None:
@@ -318,7 +322,7 @@ def _hidden(op: Attention, mask: Tensor | None, x: Sequence[Tensor]) -> Tensor:
 
 
 def reduction(op: p.Op) -> Function:
-    """The step in torch; TypeError for other kinds of steps."""
+    """Return the step in torch; raise TypeError for other kinds of steps."""
     if isinstance(op, p.DivideByNorm):
         radius = 1.0 / member(op.share).item()
         return lambda x, _: _divided(x[0], op, radius)
@@ -360,7 +364,7 @@ def _norm(x: Tensor, op: p.ReduceNorm) -> Tensor:
 
 
 def _extreme(x: Tensor, op: p.ReduceMax) -> Tensor:
-    """The cotangent goes to one of the largest entries, as pooling has it."""
+    """Return the extreme entry; its cotangent goes to one of the extreme entries, as in pooling."""
     for axis in sorted(op.axes, reverse=True):
         x = (torch.min if op.minimum else torch.max)(x, dim=axis, keepdim=True).values
     return x.view_as(x)

@@ -1,7 +1,8 @@
-"""Entries in other places: views where the sources form a `Grid`, gathered one by one elsewhere.
+"""Moves of entries: views if the sources form a `Grid`, otherwise gathered one by one.
 
-Each axis of a grid is a few digits, that is places at a constant stride in memory or at selected
-multiples of one: a strided view, of which digits are selected, joined to axes, and padded by zeros.
+Each axis of a grid consists of a few digits. A digit is a set of places at a constant stride in
+memory, or at selected multiples of one. So the move is a strided view, of which digits are
+selected, joined to axes, and padded by zeros.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from lipcert.measure.lowering.functions import Function, Tensors
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Digit:
-    """Part of an axis of the output: places · stride, in order; places rise from 0 at the least."""
+    """Part of an axis of the output: places · stride, in order; the smallest place is 0."""
 
     places: IndexArray
     stride: int
 
     @property
     def length(self) -> int:
-        """Of the view: from the first to behind the last place; a repeated one is as long as it is
+        """Length in the view, up to the last place; a repeated place counts as often as it is
         repeated."""
         return int(self.places.max()) + 1 if self.stride else len(self.places)
 
     @property
     def selects(self) -> bool:
-        """Whether the places are not all in order."""
+        """Whether the places are not simply 0, 1, 2, …"""
         return bool(self.stride) and not np.array_equal(self.places, np.arange(self.length))
 
 
@@ -56,7 +57,7 @@ class Grid:
 
     @classmethod
     def of(cls, sources: IndexArray) -> Grid | None:
-        """The grid of sources in a flat value, None if they are none."""
+        """Return the grid of sources in a flat value; None if they do not form one."""
         axes = _separated(sources)
         if axes is None:
             return None
@@ -70,8 +71,11 @@ class Grid:
         )
 
     def transposed(self, size: int) -> tuple[Shape, tuple[int, ...]] | None:
-        """Axes of a value of this size, and their order in the digits, which are views of it then,
-        in whatever order it lies in memory; None for digits that are no axes of it."""
+        """Return axes of a value of this size, and their order in the digits; None if digits are
+        not its axes.
+
+        The digits are then views of the value, in whatever order it lies in memory.
+        """
         order = sorted(range(len(self.digits)), key=lambda place: -self.digits[place].stride)
         rest = size
         for digit in (self.digits[place] for place in order):
@@ -86,9 +90,10 @@ class Grid:
 def _separated(
     sources: IndexArray,
 ) -> list[tuple[IndexArray, tuple[int, int]]] | None:
-    """For each axis the distance of each source from the first one, and the pads around them.
+    """Return for each axis the distance of each source from the first one, and the pads around
+    them.
 
-    None where an entry is not the sum of its distances.
+    None if an entry is not the sum of its distances.
     """
     inside = sources >= 0
     if not inside.any():
@@ -114,7 +119,8 @@ def _separated(
 
 
 def _digits(places: IndexArray) -> list[_Digit]:
-    """The axis as digits, the most significant one first; one that is irregular stands alone."""
+    """Split an axis into digits, the most significant first; an irregular one is not split
+    further."""
     found: list[_Digit] = []
     while len(places) > 1:
         step = int(places[1] - places[0])
@@ -138,7 +144,7 @@ _GRIDS: Final[WeakKeyDictionary[Node, Grid | None]] = WeakKeyDictionary()
 
 
 def move(op: Move, node: Node, like: Tensor) -> Function:
-    """The move of a node, by its grid, which is found once, where it has one."""
+    """Return the move of a node; if it has a grid, the grid is found once."""
     sources, size = op.sources.reshape(node.shape), math.prod(node.given[0])
     if np.array_equal(sources.reshape(-1), np.arange(size)):
         return lambda x, _: _reshaped(x[0], node.shape)
@@ -174,7 +180,7 @@ def _gathered(sources: IndexArray, node: Node, like: Tensor) -> Function:
 
 
 def _reshaped(x: Tensor, shape: Shape) -> Tensor:
-    """Never the tensor itself."""
+    """Reshape; never return the tensor itself."""
     found = x.reshape(x.shape[0], *shape)
     return found.view_as(found) if found is x else found
 
@@ -188,7 +194,7 @@ def _strided(grid: Grid, size: int, x: Tensor) -> Tensor:
 
 
 def _on_grid(grid: Grid, value: Tensor, places: Mapping[int, Tensor]) -> Tensor:
-    """value: [examples, *digits]"""
+    """Select, join and pad the digits.  # value: [examples, *digits]"""
     for axis, own in places.items():
         value = value.index_select(axis, own)
     value = value.reshape(value.shape[0], *grid.inner)
@@ -198,13 +204,16 @@ def _on_grid(grid: Grid, value: Tensor, places: Mapping[int, Tensor]) -> Tensor:
 
 
 def concat(axis: int) -> Function:
-    """`Concat` of all inputs along the axis."""
+    """Return `Concat` of all inputs along the axis."""
     return lambda x, _: torch.cat(list(x), dim=axis)
 
 
 def sort(axis: int) -> Function:
-    """Pairs as torch.maximum and torch.minimum have them, which share cotangents at ties, and whose
-    own backward passes take several times as long."""
+    """Return `Sort` along the axis.
+
+    Pairs give the same results as torch.maximum and torch.minimum, which share cotangents at ties,
+    but whose own backward passes take several times as long.
+    """
 
     def ordered(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
         (x,) = inputs

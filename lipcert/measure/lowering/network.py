@@ -1,8 +1,8 @@
 """LoweredNetwork: a graph in torch, with its parameters in one dtype on one device.
 
-Every operand is the tensor scale · θ[places] of a parameter θ, without a copy where the places form
-a regular grid. Invariants: every parameter exists once; parameters do not require gradients; a
-value is let go once no later node reads it.
+Every operand is the tensor scale · θ[places] of a parameter θ, without a copy if the places form a
+regular grid. Invariants: every parameter exists once; parameters do not require gradients; a value
+is released once no later node reads it.
 
 Every node is a function of tensors [examples, *shape] and its operands by role. A step that does
 not reserve axis 0 of its values for the examples is applied to each example alone (`torch.vmap`).
@@ -46,12 +46,12 @@ from lipcert.text.numbers import first_of
 
 
 def lowered(node: Node, inputs: Sequence[Tensor], operands: Tensors) -> Tensor:
-    """The node on tensors [examples, *shape]; operands by role, as the node has them."""
+    """Evaluate the node on tensors [examples, *shape]; operands by role, as in the node."""
     return function_of(node, inputs[0])(inputs, operands)
 
 
 def function_of(node: Node, like: Tensor) -> Function:
-    """The node as a function; like: has the dtype and device of its constants."""
+    """Return the node as a function; like: has the dtype and device of its constants."""
     function = _function(node, like)
     if node.in_place:
         return function
@@ -66,7 +66,7 @@ def function_of(node: Node, like: Tensor) -> Function:
 
 
 def obstacle(node: Node) -> str | None:
-    """Why this very node cannot be lowered although its kind can; None: it can."""
+    """Return why this node cannot be lowered although its kind can; None if it can."""
     match node.op:
         case p.Activation(name) if name not in FUNCTIONS:
             return f"{name} has no implementation in torch"
@@ -115,10 +115,11 @@ def _function(node: Node, like: Tensor) -> Function:
 
 
 def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[str, FloatArray]:
-    """The graph's own parameters, those in `weights` replaced.
+    """Return the graph's own parameters, with those in `weights` replaced.
 
-    Raises NoVerdictError for names that the graph does not know, other shapes, numbers that are
-    not finite, and a trainable parameter that is missing.
+    Raises:
+        NoVerdictError: for names that the graph does not have, other shapes, numbers that are not
+            finite, and a missing trainable parameter.
     """
     own = parameters_of(graph)
     if weights is None:
@@ -138,7 +139,8 @@ def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[
 
 
 def operand_tensor(operand: Operand, parameters: Mapping[str, Tensor], like: Tensor) -> Tensor:
-    """The operand as the op uses it; a constant of the architecture in the dtype of `like`."""
+    """Return the operand as the op uses it; a constant of the architecture gets the dtype of
+    `like`."""
     if operand.parameter is None:
         return torch.from_numpy(operand.array.copy()).to(like)
     whole = parameters[operand.parameter]
@@ -162,7 +164,8 @@ def _view(whole: Tensor, places: PlaceArray | None, shape: tuple[int, ...]) -> T
 
 
 def _strides(places: PlaceArray) -> tuple[int, ...] | None:
-    """The strides of places that form a regular grid, none of them negative; otherwise None."""
+    """Return the strides of places that form a regular grid without negative strides; otherwise
+    None."""
     if not places.size:
         return None
     first = int(places.reshape(-1)[0])
@@ -192,14 +195,14 @@ def _checked(name: str, own: FloatArray, given: FloatArray | None) -> FloatArray
 
 
 Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
-"""Sees a node, its inputs and its output; what it returns is taken for the output."""
+"""Receives a node, its inputs and its output; what it returns replaces the output."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredNetwork:
     """A graph that evaluates batches [examples, *input_shape] in torch.
 
-    parameters: θ by name, in its own shape; frozen as far as autograd is concerned.
+    parameters: θ by name, in its own shape, without gradients.
     """
 
     graph: Graph
@@ -218,10 +221,11 @@ class LoweredNetwork:
         device: torch.device,
         weights: Mapping[str, FloatArray] | None = None,
     ) -> Self:
-        """The graph with the parameters of the file, or with `weights` in their place.
+        """Lower the graph with the parameters of the file, or with `weights` in their place.
 
-        Raises UnsupportedModelError naming every node without a lowering, NoVerdictError for
-        weights that are not those of this graph.
+        Raises:
+            UnsupportedModelError: naming every node without a lowering.
+            NoVerdictError: for weights that are not those of this graph.
         """
         _refuse_unknown(graph)
         parameters = {
@@ -232,10 +236,16 @@ class LoweredNetwork:
 
     @classmethod
     def sharing(cls, graph: Graph, parameters: Mapping[str, Tensor], like: Tensor) -> Self:
-        """The graph on these very tensors: every parameter, contiguous in storage of its own.
+        """Lower the graph on these very tensors: every parameter, contiguous in storage of its own.
 
-        like: has their dtype and device. Operands that are plain views of a parameter follow it;
-        those that are scaled or gathered are copies. Raises UnsupportedModelError as `of` does.
+        Operands that are plain views of a parameter follow it; those that are scaled or gathered
+        are copies.
+
+        Args:
+            like: has the dtype and device of the parameters.
+
+        Raises:
+            UnsupportedModelError: as `of` does.
         """
         _refuse_unknown(graph)
         functions = {node.name: function_of(node, like) for node in graph.nodes}
@@ -250,7 +260,7 @@ class LoweredNetwork:
         return cls(graph, parameters, like.dtype, like.device, functions, operands, last)
 
     def converted(self, dtype: torch.dtype) -> LoweredNetwork:
-        """The same network, these very weights, in another dtype on the same device."""
+        """Return the same network, with the same weights, in another dtype on the same device."""
         if dtype is self.dtype:
             return self
         weights = {
@@ -260,15 +270,18 @@ class LoweredNetwork:
         return LoweredNetwork.of(self.graph, dtype, self.device, weights)
 
     def operands(self, node: Node) -> Mapping[str, Tensor]:
-        """The operands of a node by slot, as `node.operands` has them."""
+        """Return the operands of a node by slot, as in `node.operands`."""
         return self._operands[node.name]
 
     def lowered(self, node: Node, inputs: Sequence[Tensor], operands: Tensors) -> Tensor:
-        """One node on other tensors, and with other operands."""
+        """Evaluate one node on other tensors and with other operands."""
         return self._functions[node.name](inputs, operands)
 
     def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
-        """The output for a batch [examples, *input_shape]; [examples, *output_shape]."""
+        """Return the output [examples, *output_shape] for a batch [examples, *input_shape].
+
+        tap: sees every node, and may replace its output.
+        """
         expected = self.graph.input_shape
         if x.dim() == 0 or tuple(x.shape[1:]) != expected:
             raise NoVerdictError(
@@ -290,7 +303,7 @@ class LoweredNetwork:
 
 
 def _last_readers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """For each node, the values that no later node reads."""
+    """Return for each node the values that no later node reads."""
     ends: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
     seen = {graph.output_name}
     for node in reversed(graph.nodes):

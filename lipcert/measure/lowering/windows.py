@@ -1,7 +1,7 @@
 """Convolutions, transposed convolutions, and pooling over windows, in one to three dimensions.
 
-x is [examples, channels, *sizes], a kernel as ONNX has it. Pads that torch's kernels cannot express
-or refuse (unequal ends, more than half a window) are added, or cut away, explicitly.
+x is [examples, channels, *sizes], a kernel as in ONNX. Padding that torch's kernels cannot express
+or refuse (unequal ends, more than half a window) is added, or cut away, explicitly.
 """
 
 import math
@@ -25,16 +25,20 @@ _TRANSPOSED: Final = {
     3: functional.conv_transpose3d,
 }
 RANKS: Final = frozenset(_FORWARD)
-"""numbers of axes over which torch has windows"""
+"""Numbers of axes for which torch has windows."""
 
 
 def convolution(op: Conv, geometry: Geometry) -> Function:
-    """geometry: of the windows, from x to y, or from y to x if the convolution is transposed."""
+    """Return the convolution in torch.
+
+    geometry: of the windows, from x to y, or from y to x if the convolution is transposed.
+    """
     return (_transposed if op.transposed else _forward)(op, geometry)
 
 
 def shared_pads(geometry: Geometry) -> tuple[int, ...] | None:
-    """One pad per dimension, where as many at both ends give the same windows; otherwise None."""
+    """Return one pad per dimension if equal padding at both ends gives the same windows; otherwise
+    None."""
     pads = []
     for window in geometry:
         room = window.size + 2 * window.pad_begin - _reach(window)
@@ -45,7 +49,7 @@ def shared_pads(geometry: Geometry) -> tuple[int, ...] | None:
 
 
 def pad_widths(geometry: Geometry) -> list[int]:
-    """The pads in the order of `functional.pad`: last dimension first."""
+    """Return the pads in the order of `functional.pad`: last dimension first."""
     return [pad for w in reversed(geometry) for pad in (w.pad_begin, w.pad_end)]
 
 
@@ -91,12 +95,12 @@ def _transposed(op: Conv, geometry: Geometry) -> Function:
 
 
 def _reach(window: Window) -> int:
-    """Positions from the first to the last tap of a window, both included."""
+    """Return the positions from the first to the last tap of a window, both included."""
     return window.dilation * (window.taps - 1) + 1
 
 
 def _unread(window: Window) -> int:
-    """Padded positions after the last window: fewer than the stride."""
+    """Return the number of padded positions after the last window: fewer than the stride."""
     covered = (window.outputs - 1) * window.stride + _reach(window)
     return window.size + window.pad_begin + window.pad_end - covered
 
@@ -106,7 +110,7 @@ _AVERAGE: Final = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functi
 
 
 def pool(op: MaxPool | AveragePool | LpPool, geometry: Geometry, like: Tensor) -> Function:
-    """The pooling step in torch, by its kind."""
+    """Return the pooling step in torch, by its kind."""
     match op:
         case MaxPool():
             return lambda x, _: _maximum(x[0], op.window, geometry)
@@ -132,7 +136,7 @@ def _maximum(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
 
 
 def _correction(geometry: Geometry) -> FloatArray | None:
-    """Taps over positions inside the input, for every window; None where that is always 1."""
+    """Return taps over positions inside the input, for every window; None if that is always 1."""
     correction = np.ones(())
     for window in geometry:
         inside = np.asarray(window.reads(), np.float64)
@@ -152,7 +156,7 @@ def _power_sums(x: Tensor, op: LpPool, geometry: Geometry) -> Tensor:
 
 
 def _window_means(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
-    """The sum of every window, padding counting 0, divided by its number of taps."""
+    """Return the sum of every window, padding counting as 0, divided by its number of taps."""
     short = x.dtype.itemsize < 4  # torch averages volumes in whole precision only
     if max(window.dilations) > 1 or (short and len(geometry) == 3):
         return _convolved_means(x, window, geometry)
@@ -175,9 +179,9 @@ def _convolved_means(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
 
 
 def _padded(x: Tensor, geometry: Geometry, value: float) -> tuple[Tensor, tuple[int, ...]]:
-    """x, and the pads left to torch's kernel.
+    """Return x, and the pads that torch's kernel adds.
 
-    It takes at most half a window of them, and some want no window to be wider than x.
+    It accepts at most half a window of them, and some kernels want no window to be wider than x.
     """
     pads = shared_pads(geometry)
     if pads is not None and all(
