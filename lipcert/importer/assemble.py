@@ -7,7 +7,7 @@ Invariant: the same model gives the same graph, in this process or another.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
@@ -100,7 +100,16 @@ _WEIGHED: Final = frozenset(
     {"Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "Loop", "MatMul", "RNN"}
 )
 """operators whose weights are part of any network that ends behind them"""
-_CHOOSING: Final = frozenset({"ArgMax", "ArgMin", "Hardmax", "NonMaxSuppression", "TopK", "ZipMap"})
+_CHOOSING: Final = frozenset(
+    {"ArgMax", "ArgMin", "Binarizer", "Hardmax", "LinearClassifier", "NonMaxSuppression", "TopK"}
+    | {"SVMClassifier", "TreeEnsembleClassifier", "ZipMap"}
+)
+"""operators whose first output jumps, or names what it reads; of TopK the second one"""
+_RENAMING: Final = frozenset(
+    {"ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "LabelEncoder", "Reshape"}
+    | {"Squeeze"}
+)
+"""operators that move what others choose, or give it a name"""
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
 
@@ -348,7 +357,11 @@ def _meant(asked: str, outputs: Sequence[str], listed: str) -> str:
 
 
 def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
-    """The outputs asked for; otherwise the only one that no other output is computed from."""
+    """The outputs asked for; otherwise the only one that no other output is computed from.
+
+    Those that choose, as labels of classes do, are then left aside where there are others; of a
+    ZipMap, which gives the columns of scores names, stands the tensor of the scores.
+    """
     outputs = model.outputs
     listed = ", ".join(repr(name) for name in outputs[:8])
     for output in asked:
@@ -358,17 +371,37 @@ def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
             )
     if asked:
         return tuple(asked)
-    final = _final_outputs(model)
+    final = _final_outputs(model, _scores(model) or outputs)
     if len(final) == 1:
         return (final[0],)
     reason = f"the model has {len(outputs)} outputs: {listed}"
     raise UnsupportedModelError((Refusal("LC012", "", "", reason, _WHICH),))
 
 
-def _final_outputs(model: Model) -> list[str]:
-    """The outputs from which no other output is computed."""
-    read = {name for node in needed_nodes(model, *model.outputs) for name in node.inputs}
-    return [name for name in model.outputs if name not in read]
+def _final_outputs(model: Model, outputs: Sequence[str]) -> list[str]:
+    """The outputs from which no other one is computed."""
+    read = {name for node in needed_nodes(model, *outputs) for name in node.inputs}
+    return [name for name in outputs if name not in read]
+
+
+def _scores(model: Model) -> list[str]:
+    """The outputs that do not choose; without any, the tensors of which a ZipMap names columns."""
+    makers = {name: node for node in model.nodes for name in node.outputs}
+    choices = {name: _choice(makers, name) for name in model.outputs}
+    scores = [name for name, node in choices.items() if node is None]
+    named = [node.inputs[0] for node in choices.values() if node and node.op_type == "ZipMap"]
+    return scores or named[: len(model.outputs) - 1]
+
+
+def _choice(makers: Mapping[str, Node], name: str) -> Node | None:
+    """The node that chooses a value, behind others that only move or translate it."""
+    node = makers.get(name)
+    while node is not None and node.op_type in _RENAMING:
+        name = next((item for item in node.inputs if item in makers), "")
+        node = makers.get(name)
+    if node is None or node.op_type not in _CHOOSING:
+        return None
+    return node if node.outputs.index(name) == (node.op_type == "TopK") else None
 
 
 def _output_notes(model: Model, targets: Sequence[str]) -> Iterator[Diagnostic]:

@@ -90,6 +90,29 @@ _REASONS: Final[Mapping[str, _Words]] = {
 }  # fmt: skip
 """why operators of the standard domain have no bound, where there is a better reason than that
 nobody wrote them down"""
+_OF_SCORES: Final = (
+    "of ai.onnx.ml linear scores, scalers and norms are read, where ONNX defines what they compute",
+    "write the layer in standard ONNX operators",
+)
+_LABELS: Final = (
+    "LC005",
+    "labels jump (of scores, post_transform NONE, LOGISTIC and SOFTMAX are read)",
+    "choose the scores: --output NAME",
+)
+_LEARNED: Final[Mapping[str, _Words]] = {
+    "Binarizer": ("LC005", "it jumps at its threshold", "end the network before it"),
+    **dict.fromkeys(["LabelEncoder", "LinearClassifier", "ZipMap"], _LABELS),
+    "Normalizer": ("LC003", "ONNX and onnxruntime disagree on what the norm MAX is", "use L2"),
+    **dict.fromkeys(
+        ["TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"],
+        ("LC005", "trees jump between constants, and no gradient trains them", "use a network"),
+    ),
+    **dict.fromkeys(
+        ["SVMClassifier", "SVMRegressor"],
+        ("LC003", "support vectors are not read", "a linear machine: LinearSVC, LinearSVR"),
+    ),
+}
+"""likewise, of ai.onnx.ml"""
 
 
 def refusal_of(node: Node) -> Refusal | None:
@@ -109,7 +132,7 @@ def _words(node: Node) -> _Words | None:
         reason = f"the domain {domain!r} is not supported"
         remedy = "express the layer in standard ONNX operators"
         if domain == "ai.onnx.ml":
-            remedy = "write the model in PyTorch; a linear one of scikit-learn is one nn.Linear"
+            return _LEARNED.get(kind, ("LC003", *_OF_SCORES))
         return _OPTIMISED if domain == MICROSOFT else ("LC003", reason, remedy)
     return _REASONS.get(kind, _CONTROL if kind.startswith("Sequence") else _UNKNOWN)
 

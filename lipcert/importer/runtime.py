@@ -134,23 +134,40 @@ def _written(
     proto: ModelProto, folder: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...]]:
     """The file without what the values do not depend on, and which of the values there are."""
-    made = {name for node in proto.graph.node for name in node.output}
+    whole = [*proto.graph.node]
+    whole += [item for node in whole for item in _scores(node, wanted)]
+    made = {name for node in whole for name in node.output}
     values = tuple(name for name in dict.fromkeys(wanted) if name in made)
     kept = ModelProto(ir_version=max(proto.ir_version, 4))  # initializers need not be inputs
     kept.opset_import.extend(proto.opset_import)
     kept.functions.extend(proto.functions)
-    graph, whole = kept.graph, proto.graph
-    graph.name = whole.name
-    graph.node.extend(whole.node)
+    graph, source = kept.graph, proto.graph
+    graph.name = source.name
+    graph.node.extend(whole)
     _take_branches(graph, model)
     _keep_needed(graph, values)
     live = set(values).union(*map(_names_read, graph.node))
-    graph.initializer.extend(item for item in whole.initializer if item.name in live)
-    graph.input.extend(item for item in whole.input if item.name in sources)
-    declared = {item.name: item for item in whole.output}
+    graph.initializer.extend(item for item in source.initializer if item.name in live)
+    graph.input.extend(item for item in source.input if item.name in sources)
+    declared = {item.name: item for item in source.output}
     graph.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in values)
     _embed_external_data(kept, folder)
     return kept.SerializeToString(), values
+
+
+def _scores(node: NodeProto, wanted: Sequence[str]) -> Iterator[NodeProto]:
+    """Nodes that compute the scores which `core.reader.scores` gives a name of their own."""
+    result = node.output[1] if node.op_type == "LinearClassifier" and len(node.output) > 1 else ""
+    both, one = f"{result}.scores", f"{result}.score"
+    if result and not {both, one}.isdisjoint(wanted):
+        raw = NodeProto(op_type=node.op_type, domain=node.domain, input=node.input)
+        raw.output.extend([f"{both}.labels", both])
+        raw.attribute.extend(item for item in node.attribute if item.name != "post_transform")
+        place = f"{one}.place"
+        second = AttributeProto(name="value_ints", type=AttributeProto.INTS, ints=[1])
+        yield from (raw, NodeProto(op_type="Constant", output=[place], attribute=[second]))
+        last = AttributeProto(name="axis", type=AttributeProto.INT, i=1)
+        yield NodeProto(op_type="Gather", input=[both, place], output=[one], attribute=[last])
 
 
 def _failure(error: Exception) -> RunFailure:

@@ -154,12 +154,26 @@ def test_the_remedy_of_a_refusal(tmp_path, case):
 
 def test_the_remedy_for_an_output_behind_a_step(tmp_path):
     nodes = [node("Tanh", ["x"], ["h"]), node("ArgMax", ["h"], ["y"], axis=1)]
-    proto = model(nodes, ("N", 4), outputs=("h", "y"))
-    proto.graph.output[1].type.tensor_type.elem_type = 7
+    proto = model(nodes, ("N", 4), outputs=("y",))
+    proto.graph.output[0].type.tensor_type.elem_type = 7
     path = saved(proto, tmp_path)
     with pytest.raises(UnsupportedModelError, match="discrete head"):
         load_model(path)
     assert load_model(path, output="h").graph.output_name == "h"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_outputs_that_choose_are_left_aside(tmp_path, place):
+    nodes = [node("Tanh", ["x"], ["h"]), node("TopK", ["h", "k"], ["largest", "at"])]
+    others = ["y", "at"]
+    others.insert(place, "h")
+    nodes += [node("ArgMax", ["h"], ["c"], axis=1), node("Squeeze", ["c"], ["y"])]
+    proto = model(nodes, ("N", 4), {"k": np.array([2])}, outputs=others)
+    assert load_model(saved(proto, tmp_path)).graph.output_name == "h"
+    proto.graph.output.append(helper.make_tensor_value_info("largest", 1, None))
+    found = load_model(saved(proto, tmp_path))
+    assert found.graph.output_name == "largest"
+    assert [item.code for item in found.diagnostics] == ["LC012"]
 
 
 def overridable(*, kept):
@@ -205,8 +219,11 @@ def test_a_network_ends_before_a_tail_without_weights(tmp_path):
     proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
     proto.graph.output.append(helper.make_tensor_value_info("class", 7, None))
     path = saved(proto, tmp_path)
+    assert load_model(path).graph.output_name == "shares"
+    del proto.graph.output[0]
+    alone = saved(proto, tmp_path, "alone.onnx")
     with pytest.raises(UnsupportedModelError, match=r"LC012.*'shares'.*--output shares"):
-        load_model(path)
+        load_model(alone)
     for name in ("shares", "scores"):
         stated = Settings(output=name, loss="mse", label_norm=1.0, input_norm=1.0)
         issued = certify(load_model(path, output=name), stated)

@@ -22,12 +22,15 @@ _MVN_EPSILON: Final = float(np.float32(1e-9))
 
 
 def lp_normalization(call: Call) -> Value:
-    """x/‖x‖ along one axis."""
+    """x/‖x‖ along one axis; for the norm 1, by way of u = x/‖x‖₂: u/‖u‖₁, which ‖u‖₁ ≥ 1 bounds."""
     order, axis, value = call.integer("p", 2), call.integer("axis", -1), call.value(0)
     if order not in {1, 2}:
         raise Unsupported("only the norms 1 and 2 are defined")
-    length = reduced(call, f"ReduceL{order}", value, (axis,), keep=True)
-    return apply(call, "Div", value, length)
+    value = apply(call, "Div", value, reduced(call, "ReduceL2", value, (axis,), keep=True))
+    if order == 2:
+        return value
+    length = reduced(call, "ReduceL1", value, (axis,), keep=True)
+    return apply(call, "Div", value, apply(call, "Max", length, number(1.0)))
 
 
 def mean_variance(call: Call) -> Value:

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from lipcert.core.reader.files import MAX_BYTES
-from lipcert.core.reader.model import check_order
+from onnx.onnx_ml_pb2 import ModelProto
+
+from lipcert.core.reader.files import MAX_BYTES, Folder
+from lipcert.core.reader.model import check_order, operator_sets
+from lipcert.core.reader.nested import read_functions
 from lipcert.core.reader.records import (
     MAX_NODES,
     Attribute,
@@ -22,12 +25,33 @@ from lipcert.core.reader.records import (
     Reference,
     Tensor,
     shown,
+    with_nested,
 )
 
 _MAX_NAMES: Final = 1 << 25
 _MAX_DEPTH: Final = 100
 _Names = dict[str, str]
 _Given = Mapping[str, Attribute] | None
+
+
+def resolved(
+    proto: ModelProto, nodes: tuple[Node, ...], initializers: Mapping[str, Tensor], folder: Folder
+) -> tuple[tuple[Node, ...], dict[str, Tensor]]:
+    """The nodes of a model without calls, and its initializers with those of branches.
+
+    Where there are operators of ai.onnx.ml, those that have a translation are translated.
+    """
+    taken = {*initializers, *(info.name for info in (*proto.graph.input, *proto.graph.output))}
+    taken.update(*(node.outputs for node in nodes))
+    inliner = Inliner(dict(read_functions(proto, operator_sets(proto), folder)), taken)
+    nodes = tuple(inliner.nodes(nodes, {}))
+    found = {**initializers, **inliner.initializers}
+    if all(node.domain != "ai.onnx.ml" for node in with_nested(nodes)):
+        return nodes, found
+    from lipcert.core.reader.scores import Translator  # noqa: PLC0415  for such models only
+
+    translator = Translator(found, taken)
+    return tuple(translator.nodes(nodes)), translator.initializers
 
 
 class Inliner:

@@ -30,7 +30,6 @@ from lipcert.core.reader.records import (
     Attribute,
     AttributeValue,
     Branch,
-    Function,
     Input,
     Loop,
     Model,
@@ -85,25 +84,17 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
     check_once((item.name for item in declared), "graph input")
     outputs = tuple(info.name for info in graph.output)
     check_once(outputs, "graph output")
-    opset = operator_sets(proto)
-    functions: dict[tuple[str, str], Function] = {}
-    if len(proto.functions):
-        from lipcert.core.reader.nested import read_functions  # noqa: PLC0415  for such models only
-
-        functions |= read_functions(proto, opset, folder)
-    given = {*initializers, *(item.name for item in declared)}
     nodes = tuple(read_node(node, folder) for node in graph.node)
     values = (item.value for node in nodes for item in node.attributes.values())
-    if functions or any(isinstance(value, Branch | Reference) for value in values):
-        from lipcert.core.reader.inlining import Inliner  # noqa: PLC0415
+    is_nested = any(isinstance(value, Branch | Reference) for value in values)
+    if is_nested or len(proto.functions) or any(node.domain == "ai.onnx.ml" for node in nodes):
+        from lipcert.core.reader.inlining import resolved  # noqa: PLC0415  for such models only
 
-        inliner = Inliner(functions, given.union(outputs, *(node.outputs for node in nodes)))
-        nodes = tuple(inliner.nodes(nodes, {}))
-        initializers |= inliner.initializers
-        given |= set(inliner.initializers)
+        nodes, initializers = resolved(proto, nodes, initializers, folder)
+    given = {*initializers, *(item.name for item in declared)}
     check_order(nodes, given, outputs)
     return Model(
-        opset=opset,
+        opset=operator_sets(proto),
         inputs=tuple(item for item in declared if item.name not in initializers),
         initializers=initializers,
         overridable=tuple(item.name for item in declared if item.name in initializers),

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from lipcert.core.arithmetic import divide_up, multiply_up
-from lipcert.core.interval import Interval, symmetric
+from lipcert.core.arithmetic import divide_up, multiply_down, multiply_up
+from lipcert.core.interval import Interval, absolute, down, exact, symmetric
 from lipcert.core.program import Centre, DivideByNorm, Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import block_holds, block_size, centred
@@ -32,18 +32,20 @@ class DivideByNormRule(Rule[DivideByNorm]):
     """x/max(share·‖x‖₂, floor) for every block x."""
 
     def fact(self) -> Fact:
-        """min(√τ/share, X/floor) for τ blocks; entries are t·x with 0 ≤ t ≤ 1/floor.
+        """min(√τ/share, X·L) for τ blocks; entries are t·x with 0 ≤ t ≤ L.
 
-        Attained: the norm shared equally between blocks.
+        With the floor 0 there is no value where x = 0. Attained: the norm shared equally between
+        blocks.
         """
         x, shape, steepest, radius = self.x, self.shape, self.lipschitz(0), self._radius
-        if not (steepest < math.inf and radius < math.inf):
+        if not radius < math.inf:
             return Fact.of(shape)
         axes = {axis % len(shape) for axis in self.op.axes}
         blocks = math.prod(shape) // max(block_size(self.op.axes, shape), 1)
         norm = min(multiply_up(root_up(blocks), radius), multiply_up(steepest, x.norm))
-        box = x.box * Interval(np.zeros(()), np.array(steepest))
-        box = box.meet(symmetric(radius, (1,) * len(shape)))
+        box = symmetric(radius, (1,) * len(shape))
+        if steepest < math.inf:
+            box = (x.box * Interval(np.zeros(()), np.array(steepest))).meet(box)
         if (x.box.lo >= 0.0).all():
             box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
 
@@ -54,12 +56,13 @@ class DivideByNormRule(Rule[DivideByNorm]):
         return Fact.of(shape, norm, box, line(-1, x.row_norm), line(-2, x.column_norm))
 
     def lipschitz(self, _: int) -> float:
-        """1/floor.
+        """L = 1/D for D ≤ max(share·‖x‖, floor) of every block.
 
         Proof: with d = share·‖x‖ and u = x/‖x‖ of a block, the Jacobian is I/floor where d < floor,
         (I − uuᵀ)/d where d > floor, and between them where both meet. Attained: at x = 0.
         """
-        return divide_up(1.0, self.op.floor) if self.op.floor > 0.0 else math.inf
+        least = self._least
+        return divide_up(1.0, least) if least > 0.0 else math.inf
 
     def is_apart(self, _: int, axis: int) -> bool:
         """Along axes on which blocks have length 1."""
@@ -74,3 +77,13 @@ class DivideByNormRule(Rule[DivideByNorm]):
         """1/share ≥ the norm of every block."""
         share = float(np.min(self.op.share.lo))
         return divide_up(1.0, share) if share > 0.0 else math.inf
+
+    @property
+    def _least(self) -> float:
+        """≤ max(share·‖x‖, floor) of every block: the entries of the box nearest to 0."""
+        axes, near = {axis % len(self.shape) for axis in self.op.axes}, absolute(self.x.box).lo
+        full = [self.shape[axis] if axis in axes else size for axis, size in enumerate(near.shape)]
+        squares = (exact(near) * exact(near)).broadcast(tuple(full)).sum(tuple(axes)).lo
+        length = float(np.min(down(np.sqrt(np.maximum(squares, 0.0)))))
+        share = max(float(np.min(self.op.share.lo)), 0.0)
+        return max(self.op.floor, multiply_down(share, max(length, 0.0)))

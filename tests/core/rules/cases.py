@@ -310,7 +310,7 @@ def _divide_by_norm(rng: Rng) -> Case:
     shape = _shape(rng)
     axes, _ = _axes(rng, shape)
     share = number(float(rng.choice([0.3, 1.0, 20.0])), len(shape))
-    return Case(DivideByNorm(axes, share, float(rng.choice([0.05, 1.0]))), (shape,), shape)
+    return Case(DivideByNorm(axes, share, float(rng.choice([0.0, 0.05, 1.0]))), (shape,), shape)
 
 
 def _attention(rng: Rng) -> Case:
