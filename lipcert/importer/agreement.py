@@ -129,11 +129,12 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         program, single = self.read.program, _count(self.read) in {None, 1}
-        self.coarse = "float16" if has_halves(self.read.model) else "float32"
         wanted = _tensors_of_the_file(self.read) if single else {}
         names = [*wanted, *self.read.outputs]
         self.run = Runtime(self.proto, self.folder, self.read.model, program.inputs, names)
         self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
+        is_narrow = has_halves(self.read.model) and not self.run.is_widened
+        self.coarse = "float16" if is_narrow else "float32"
 
     def usable(self) -> list[tuple[Array, Array]]:
         """The examples that the network is defined at, with its outputs; at least one."""

@@ -15,6 +15,7 @@ from onnx.onnx_ml_pb2 import (
     ModelProto,
     NodeProto,
     TensorProto,
+    TypeProto,
     ValueInfoProto,
 )
 
@@ -32,6 +33,7 @@ _LACKS = (
     "Unsupported model IR",
     "ailed to allocate memory",
 )
+_HALVES = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 Array = npt.NDArray[Any]
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"} | {
     f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -49,7 +51,8 @@ class Runtime:
 
     What the values do not depend on is left out, so that these inputs remain, with the shapes that
     the file declares. model: what the core reads in it. values: those of the wanted ones that
-    nodes of the file compute. dtypes: of the inputs.
+    nodes of the file compute. dtypes: of the inputs. is_widened: whether float32 stands in place
+    of the narrower types, which onnxruntime does not run.
     """
 
     def __init__(
@@ -60,9 +63,9 @@ class Runtime:
         sources: Sequence[str],
         wanted: Sequence[str],
     ) -> None:
-        content, self.values = _written(proto, folder, model, sources, wanted)
+        kept, self.values = _written(proto, folder, model, sources, wanted)
         try:
-            self._session = _new_session(content)
+            self._session, self.is_widened = _new_session(kept)
         except Exception as error:
             raise _failure(error) from error
         kinds = {item.name: item.type for item in self._session.get_inputs()}
@@ -87,7 +90,7 @@ def rejection(path: Path) -> str:
     _, proto = read_parsed(path)
     _embed_external_data(proto, path.parent)
     try:
-        session = _new_session(proto.SerializeToString())
+        session, _ = _new_session(proto)
     except Exception as error:  # noqa: BLE001  of no common type
         return "" if _is_lack(error) else f"onnxruntime rejects it: {_said(error)}"
     given = session.get_inputs()
@@ -132,7 +135,7 @@ def _is_lack(error: Exception) -> bool:
 
 def _written(
     proto: ModelProto, folder: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
-) -> tuple[bytes, tuple[str, ...]]:
+) -> tuple[ModelProto, tuple[str, ...]]:
     """The file without what the values do not depend on, and which of the values there are."""
     whole = [*proto.graph.node]
     whole += [item for node in whole for item in _scores(node, wanted)]
@@ -152,7 +155,7 @@ def _written(
     declared = {item.name: item for item in source.output}
     graph.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in values)
     _embed_external_data(kept, folder)
-    return kept.SerializeToString(), values
+    return kept, values
 
 
 def _scores(node: NodeProto, wanted: Sequence[str]) -> Iterator[NodeProto]:
@@ -174,14 +177,59 @@ def _failure(error: Exception) -> RunFailure:
     return RunFailure(" ".join(str(error).split())[:200])
 
 
-def _new_session(content: bytes) -> onnxruntime.InferenceSession:
-    """Its errors have no common type."""
+def _new_session(proto: ModelProto) -> tuple[onnxruntime.InferenceSession, bool]:
+    """A session, and whether it is of the file with float32 in place of narrower types.
+
+    Its errors have no common type.
+    """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    def session() -> onnxruntime.InferenceSession:
+        content = proto.SerializeToString()
+        found = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        if any("bfloat16" in item.type for item in found.get_inputs()):
+            raise RunFailure("numpy has no bfloat16 to feed")
+        return found
+
+    try:
+        return session(), False
+    except Exception:
+        if not _widen(proto):
+            raise
+        return session(), True
+
+
+def _widen(message: Message) -> bool:
+    """Put float32 in place of float16 and bfloat16; whether there were any."""
+    found = False
+    for field, value in message.ListFields():
+        for item in value if field.is_repeated else [value]:
+            match item:
+                case TensorProto(data_type=kind) if kind in _HALVES:
+                    wide = read_tensor(item, Folder(Path(), 0)).values().astype("<f4")
+                    item.CopyFrom(
+                        TensorProto(
+                            name=item.name,
+                            dims=item.dims,
+                            data_type=TensorProto.FLOAT,
+                            raw_data=wide.tobytes(),
+                        )
+                    )
+                case AttributeProto(name="to" | "dtype", i=kind) if kind in _HALVES:
+                    item.i = TensorProto.FLOAT
+                case TypeProto.Tensor(elem_type=kind) if kind in _HALVES:
+                    item.elem_type = TensorProto.FLOAT
+                case Message():
+                    found |= _widen(item)
+                    continue
+                case _:
+                    continue
+            found = True
+    return found
 
 
 def _keep_needed(graph: GraphProto, outputs: Iterable[str]) -> None:

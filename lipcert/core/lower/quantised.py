@@ -32,7 +32,8 @@ def dequantised(call: Call) -> Value:
     whole = _whole(numbers)
     if call.has(2):
         zero = call.constant(2)
-        if zero.place is not None or zero.shape != scale.shape or zero.lo.dtype != numbers.lo.dtype:
+        fits = zero.shape == scale.shape or zero.lo.size == scale.lo.size == 1
+        if zero.place is not None or not fits or zero.lo.dtype != numbers.lo.dtype:
             raise Unsupported("its zero point is not of the shape and type that it should be")
         whole = whole - _spread(_whole(zero), shape, axis, block)
     call.sink.untracked.update(scale.sources)

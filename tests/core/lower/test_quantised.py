@@ -106,6 +106,13 @@ def test_quantised_data_are_refused(tmp_path):
     assert {item.code for item in refused.value.refusals} == {"LC005"}
 
 
+def test_one_zero_point_may_have_an_axis_that_the_scale_lacks():
+    proto, _ = quantised("one scale")
+    zero = next(item for item in proto.graph.initializer if item.name == "z")
+    zero.dims.append(1)
+    agrees(proto, tolerance=1e-3)
+
+
 @pytest.mark.parametrize("shape", [(5,), (1, 6), (2, 2)])
 def test_scales_that_do_not_fit_are_refused(shape):
     proto, _ = quantised("columns")

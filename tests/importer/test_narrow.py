@@ -1,0 +1,61 @@
+"""Files in half precision, in real arithmetic: compared in float32 where onnxruntime lacks them."""
+
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from lipcert.errors import ModelFileError, UnsupportedModelError
+from lipcert.importer.load import load_model
+from tests.importer.models import model, saved, weights
+
+node = helper.make_node
+HALVES = [TensorProto.FLOAT16, TensorProto.BFLOAT16]
+
+
+def narrow(kind, nodes, dtype=None, **tensors):
+    """A model of these nodes whose tensors, and whose input, are of a type."""
+    proto = model(nodes, ("N", 4), opset=22, dtype=kind if dtype is None else dtype)
+    proto.graph.output[0].type.tensor_type.elem_type = proto.graph.input[
+        0
+    ].type.tensor_type.elem_type
+    for name, array in tensors.items():
+        stored = numpy_helper.from_array(array, name)
+        if kind != TensorProto.FLOAT:
+            stored = helper.make_tensor(name, kind, array.shape, array.ravel())
+        proto.graph.initializer.append(stored)
+    return proto
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_a_file_in_half_precision_is_read(kind, tmp_path):
+    nodes = [node("Gemm", ["x", "w", "b"], ["h"]), node("Relu", ["h"], ["y"])]
+    proto = narrow(kind, nodes, w=weights(4, 3), b=weights(3))
+    found = load_model(saved(proto, tmp_path))
+    assert {name: item.shape for name, item in found.graph.parameters.items()} == {
+        "w": (4, 3),
+        "b": (3,),
+    }
+    assert found.verification.max_difference < (1e-6 if kind == TensorProto.BFLOAT16 else 1e-2)
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_casts_on_the_way_are_read(kind, tmp_path):
+    """As autocast is exported: float32 scales of values in half precision, which ONNX forbids."""
+    nodes = [
+        node("Cast", ["x"], ["c"], to=kind),
+        node("MatMul", ["c", "w"], ["m"]),
+        node("LayerNormalization", ["m", "g"], ["n"]),
+        node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+    ]
+    proto = narrow(kind, nodes, TensorProto.FLOAT, w=weights(4, 3))
+    proto.graph.initializer.append(numpy_helper.from_array(weights(3), "g"))
+    found = load_model(saved(proto, tmp_path))
+    assert [*found.graph.parameters] == ["w", "g"]
+    assert found.verification.max_difference < 1e-5
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, *HALVES])
+def test_what_onnxruntime_rejects_in_float32_stays_refused(kind, tmp_path):
+    nodes = [node("Gemm", ["x", "w"], ["h"]), node("Gemm", ["h", "w"], ["y"])]
+    proto = narrow(kind, nodes, w=weights(4, 3))
+    with pytest.raises((ModelFileError, UnsupportedModelError), match="onnxruntime"):
+        load_model(saved(proto, tmp_path))
