@@ -601,7 +601,7 @@ def _part_of(step: Step, shapes: Mapping[str, Shape], known: Mapping[str, Slopes
         return None
     if linked is None:
         return None
-    matrices = [edge.link.centre for edge in linked[0] if isinstance(edge.link, Matrix)]
+    matrices = [edge.link.entries.lo for edge in linked[0] if isinstance(edge.link, Matrix)]
     sizes = tuple((matrix.size, int(np.count_nonzero(matrix))) for matrix in matrices)
     return _Part(linked[1], unknowns(linked[0]), sizes)
 

@@ -4,7 +4,6 @@ the balls of inputs that are tried."""
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -45,14 +44,9 @@ class Spectra:
 
     def norm(self, form: Form) -> float:
         """A norm that the form proves, about the least one."""
-        level = Fraction(float(self.of(form.matrix)[0][-1]))
-        if level > 0:
-            magnitude = level.numerator.bit_length() - level.denominator.bit_length() + 1
-            unit = Fraction(2) ** (magnitude + 1)
-            found = _root(form, level + unit * room_for(len(form.matrix)))
-            if found < math.inf and form.has_norm(found):
-                return found
-        return _root(form, norm_up(form.matrix))
+        level = float(self.of(form.matrix)[0][-1])
+        found = sqrt_up(max(level, 0.0) * (1.0 + 32.0 * float(room_for(len(form.matrix)))))
+        return found if form.has_norm(found) else sqrt_up(norm_up(form.matrix))
 
     def level(self, form: Form, value: Interval, radius: float) -> float | None:
         """λ > λ_max(Q) for which λR² + λ·vᵀ(λI − Q)⁻¹v is small; None where it is of no use."""
@@ -63,14 +57,12 @@ class Spectra:
             return None
         if not np.isfinite(middle).all():
             return None
-        unit = math.frexp(norm_up(middle))[1]
         values, vectors = self.of(form.matrix)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            far = np.square(np.float64(np.ldexp(radius, form.exponent - unit)))
-            squares = np.sum((np.ldexp(middle, -unit) @ vectors) ** 2, axis=0)
+            far, squares = np.square(np.float64(radius)), np.sum((middle @ vectors) ** 2, axis=0)
             levels = max(float(values[-1]), 1e-300) * (1.0 + np.geomspace(1e-6, 1e6, _LEVELS))
             costs = levels * (far + (squares / (levels[:, None] - values)).sum(axis=1))
-            found = float(np.ldexp(levels[np.argmin(costs)], 2 * form.exponent))
+            found = float(levels[np.argmin(costs)])
         return found if 0.0 < found < math.inf else None
 
     def stated(self, line: Line[Any], proof: Proof) -> Line[Any]:
@@ -123,8 +115,3 @@ def _shares(fact: Fact, shape: Shape) -> tuple[float, ...]:
     slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
     best = 1.0 - min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
     return best, 0.5 + 0.5 * best, 1.0
-
-
-def _root(form: Form, level: Fraction | float) -> float:
-    """The norm of a form that is at most so many times the identity."""
-    return sqrt_up(Fraction(float(level)) * Fraction(4) ** form.exponent)

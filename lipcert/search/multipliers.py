@@ -58,12 +58,12 @@ class Linked:
     def size(self) -> int:
         """The number of entries at the top."""
         top = self.edges[-1].link
-        return len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
+        return len(top.entries.lo)
 
     def between(self, i: int, j: int) -> Linked:
         """Up to the difference of two entries at the top."""
         one, last = np.eye(self.size), self.edges[-1].target
-        link = Matrix((one[i] - one[j])[None], None)
+        link = Matrix(exact((one[i] - one[j])[None]))
         return Linked((*self.edges, Edge(last, (last[0], last[1] + 1), link)))
 
     @cached_property
@@ -72,10 +72,10 @@ class Linked:
         known = [
             edge
             if isinstance(edge.link, Matrix)
-            else replace(edge, link=Diagonal(exact(edge.link.slopes.hi)))
+            else replace(edge, link=Diagonal(exact(edge.link.entries.hi)))
             for edge in self.edges
         ]
-        descent = descent_of(known, self.size, 0)
+        descent = descent_of(known, self.size)
         return None if descent is None else descent.bottom.rows
 
 
@@ -90,7 +90,7 @@ def multipliers(
     to its last digits; a form of values also says something of boxes. None also where numbers
     overflow, so that matrices have no eigenvalues or no inverse.
     """
-    descent = descent_of(chain.edges, chain.size, 0)
+    descent = descent_of(chain.edges, chain.size)
     if descent is None:
         return None
     numbers, least = np.ones(descent.total - descent.size), 0.0
@@ -112,7 +112,7 @@ def multipliers(
 
 def first_form(chain: Linked) -> FloatArray | None:
     """The form by the best of the multipliers that are tried first."""
-    descent = descent_of(chain.edges, chain.size, 0)
+    descent = descent_of(chain.edges, chain.size)
     if descent is None:
         return None
     try:

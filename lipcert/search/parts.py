@@ -80,7 +80,6 @@ def _part(descent: Descent, meeting: _Mask, own: _Mask) -> Part:
         return replace(
             above,
             rows=above.rows[np.ix_(which, kept[above.where])],
-            errors=above.errors[which],
             first=place(above.first),
         )
 

@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 from lipcert.core.forms.chain import chain_form
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
-from lipcert.core.interval import Interval
+from lipcert.core.interval import Interval, exact
 from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
@@ -86,8 +86,8 @@ def test_known_and_unknown_slopes_side_by_side() -> None:
     slopes = Interval(low, np.ones(16))
     for _ in range(4):
         rotation = np.linalg.qr(rng.standard_normal((16, 16)))[0]
-        turn = Matrix(np.kron(np.eye(8), half), None)
-        links = [Matrix(rotation, None), turn, Diagonal(slopes, weighed=True), turn]
+        turn = Matrix(exact(np.kron(np.eye(8), half)))
+        links = [Matrix(exact(rotation)), turn, Diagonal(slopes, weighed=True), turn]
         for link in links:
             edges.append(Edge((f"v{place}", 0), (f"v{place + 1}", 0), link))
             place += 1
@@ -102,6 +102,6 @@ def test_a_matrix_of_zeros_before_slopes_that_are_hardly_any() -> None:
     for seed in range(40):
         low = 10.0 ** -np.random.default_rng(seed).uniform(0, 60, 2)
         slopes = Interval(low, low * (1.0 + 2.0**-41))
-        links = [Matrix(np.zeros((2, 2)), None), Diagonal(slopes, weighed=True)]
+        links = [Matrix(exact(np.zeros((2, 2)))), Diagonal(slopes, weighed=True)]
         edges = [Edge((f"v{k}", 0), (f"v{k + 1}", 0), link) for k, link in enumerate(links)]
         assert multipliers(Linked(tuple(edges)), hull=False) is not None

@@ -54,7 +54,7 @@ def descent(chain: Chain) -> tuple[tuple[Edge, ...], Descent]:
     linked = links_of("x", steps, shapes, slopes, ())
     assert linked is not None
     edges = linked[0]
-    found = descent_of(edges, Linked(edges).size, 0)
+    found = descent_of(edges, Linked(edges).size)
     assert found is not None
     return edges, found
 

@@ -362,13 +362,6 @@ def a_ball_of_parts_whose_squares_overflow() -> None:
     refused(proof, InputBall(shares=(1.0, 1.0)))
 
 
-def a_form_whose_scale_overflows() -> None:
-    """10³⁶·(x − x): what rounding leaves of the form is beyond all numbers in units of 0."""
-    steps = (Add((1, -1)), "x x", "zero"), (dense(1e36 * ONES), "zero", "y")
-    proof = proof_about(*steps, premises=BOXED)
-    refused(proof, form_of(VALUES, "x", "y"), *facts_of(proof))
-
-
 def a_form_of_a_smaller_norm() -> None:
     """That of 2x is 2."""
     proof = proof_about((dense(2.0 * ONES), "x", "y"))

@@ -71,8 +71,6 @@ FORMS = [
     _of("balls:InputBall.evaluate", "program.parts and ", "", by.a_ball_without_a_share),
     Mutation("forms.centred:enclosing_ball", " and fact.norm <= LARGEST_SQUARED", "",
         Kill.of(by.a_ball_of_parts_whose_squares_overflow)),
-    Mutation("forms.chain:_proved", "not norm_up(form) < np.inf", "False",
-        Kill.of(by.a_form_whose_scale_overflows)),
     _of("balls:BallFact.middle", "radius = proof.radii[self.ball, chain.start]",
         "radius = 0.5 * proof.radii[self.ball, chain.start]",
         by.a_value_beside_that_of_the_centre),

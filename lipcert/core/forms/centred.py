@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
-from lipcert.core.forms.chain import Form
+from lipcert.core.forms.chain import Form, below_level
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
-from lipcert.core.norms.claim import MAX_SIZE, room_for
+from lipcert.core.norms.claim import MAX_SIZE, is_semidefinite, room_for
 from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact
 
@@ -98,48 +98,34 @@ def reach(form: Form, value: Interval, radius: float, level: float) -> float:
     Attained: for a single matrix, up to the choice of λ.
     """
     middle = 0.5 * value.lo + 0.5 * value.hi
-    unit = math.frexp(norm_up(middle))[1]
-    with np.errstate(over="ignore", under="ignore"):
-        scaled = float(np.ldexp(level, -2 * form.exponent))
-    fits = len(form.matrix) + len(middle) <= MAX_SIZE and math.isfinite(radius)
-    above = float(np.max(form.matrix.diagonal(), initial=0.0)) < scaled < math.inf
-    if not (fits and above and norm_up(middle) < math.inf):
-        return math.inf
-    corner = _corner(form, scaled, np.ldexp(middle, -unit))
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        corner = _corner(form, level, middle) if math.isfinite(radius) else None
     if corner is None:
         return math.inf
-    # in units of 4^exponent for λ and 4^unit for v vᵀ
-    square = Fraction(scaled) * (
-        Fraction(radius) ** 2 * Fraction(4) ** form.exponent + corner * Fraction(4) ** unit
-    )
     rest = norm_up(np.maximum(up(value.hi - middle), up(middle - value.lo)))
-    return add_up(sqrt_up(square), rest)
+    return add_up(sqrt_up(Fraction(level) * (Fraction(radius) ** 2 + corner)), rest)
 
 
 def _corner(form: Form, level: float, offsets: Array) -> Fraction | None:
-    """≥ Σ vᵀ(λI − Q)⁻¹v over the rows v, for rows of a total norm of at most 1; None: unproved.
-
-    All is scaled so that λ and the corner are below ½. λI − Q is rounded on the diagonal, by at
-    most u/2 then, and the other half of u covers what underflows.
-    """
-    size, count = len(form.matrix), len(offsets)
-    half = -(-(math.frexp(level)[1] + 1) // 2)
-    gap = np.ldexp(level * np.eye(size) - form.matrix, -2 * half)
-    room = 2.0 * float(room_for(size + count))
+    """≥ Σ vᵀ(λI − Q)⁻¹v over the rows v; None: unproved."""
+    size = len(form.matrix)
+    whole = size + len(offsets)
+    gap, error = below_level(form.matrix, level)
+    if whole > MAX_SIZE or not (gap.diagonal() > 0.0).all():
+        return None
+    room = 8.0 * float(room_for(whole))
     try:
-        solved = np.linalg.solve(gap - room * np.eye(size), offsets.T)
+        solved = np.linalg.solve(gap - room * np.diag(gap.diagonal()), offsets.T)
     except np.linalg.LinAlgError:
         return None
     corner = offsets @ solved
-    shift = max(math.frexp(float(np.max(corner.diagonal(), initial=1e-300)))[1], -60)
-    exponent = -(-(shift + 1) // 2)
-    corner = np.ldexp(0.5 * corner + 0.5 * corner.T, -2 * exponent) + room * np.eye(count)
-    border = np.ldexp(offsets, -exponent)
-    whole = np.block([[gap, border.T], [border, corner]])
-    if not (np.isfinite(whole).all() and form.proof(whole, Fraction(1, 1 << 53))):
+    corner = 0.5 * corner + 0.5 * corner.T
+    more = room * corner.diagonal() + 2.0**-60 * np.max(corner.diagonal(), initial=0.0)
+    corner += np.diag(more)
+    matrix = np.block([[gap, offsets.T], [offsets, corner]])
+    if not is_semidefinite(matrix, np.pad(error, (0, len(offsets))), form.proof):
         return None
-    total = sum((Fraction(c) for c in corner.diagonal().tolist()), Fraction(0))
-    return total * Fraction(4) ** (exponent - half)
+    return sum((Fraction(c) for c in corner.diagonal().tolist()), Fraction(0))
 
 
 def _satisfies(centre: Array, fact: Fact) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
-from lipcert.core.interval import Array, Interval
+from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.program import IndexArray, MaxPool, Op, ReduceMax, Shape, Sort, Step
 from lipcert.core.rules.windows import axes_of
 
@@ -67,14 +67,14 @@ def ordered(step: Step, before: Shape) -> list[tuple[Edge, int]] | None:
 def _edges(ordering: Ordering, source: Place, value: str) -> Iterator[tuple[Edge, int]]:
     """A matrix, then slopes and a matrix for each round. All numbers are sums of powers of two."""
     stage = 1
-    yield Edge(source, (value, stage), Matrix(ordering.first, None)), ordering.blocks
+    yield Edge(source, (value, stage), Matrix(exact(ordering.first))), ordering.blocks
     for unknown, mix in ordering.rounds:
         low = np.tile(np.where(unknown, -1.0, 1.0), ordering.blocks)
         slopes = Diagonal(Interval(low, np.ones(low.size)), weighed=True)
         yield Edge((value, stage), (value, stage + 1), slopes), low.size
         stage += 2
         place = (value, 0 if mix is ordering.rounds[-1][1] else stage)
-        yield Edge((value, stage - 1), place, Matrix(mix, None)), ordering.blocks
+        yield Edge((value, stage - 1), place, Matrix(exact(mix))), ordering.blocks
 
 
 def _of_block(shape: Shape, axis: int) -> IndexArray:

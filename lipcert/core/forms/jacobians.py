@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.forms.links import Diagonal, Link, Matrix, diagonal, matrix_within
+from lipcert.core.forms.links import Diagonal, Link, Matrix, diagonal, matrix
 from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.program import (
     AveragePool,
@@ -19,8 +19,8 @@ from lipcert.core.program import (
     Shape,
 )
 
-_ROUNDING: Final = 2.0**-51
-"""more than two roundings, relative to an entry"""
+_ROUNDING: Final = 2.0**-50
+"""more than two roundings and that of an end, relative to an entry"""
 
 
 def jacobian_of(
@@ -51,7 +51,7 @@ def _conv(op: Conv, shape: Shape, after: Shape) -> Matrix | None:
     kernel = Kernel.of(op, shape, after)
     ends = (replace(kernel.frame, kernel=end) for end in (kernel.entries.lo, kernel.entries.hi))
     low, high = (end.matrix().T if kernel.adjoint else end.matrix() for end in ends)
-    return matrix_within(Interval(low, high))
+    return matrix(Interval(low, high))
 
 
 def _average(op: AveragePool, shape: Shape, after: Shape) -> Matrix:
@@ -84,7 +84,7 @@ def _centre(axes: Shape, shape: Shape) -> Matrix:
     together = blocks[:, np.newaxis] == blocks
     share = 1.0 / max(math.prod(shape[axis] for axis in axes), 1)
     centre = np.eye(blocks.size) - np.where(together, share, 0.0)
-    return Matrix(centre, np.abs(centre) * _ROUNDING)
+    return _around(centre)
 
 
 def _move(sources: IndexArray, size: int, after: Shape) -> Link:
@@ -94,10 +94,14 @@ def _move(sources: IndexArray, size: int, after: Shape) -> Link:
     entries = np.zeros((math.prod(after), size))
     inside = np.flatnonzero(sources >= 0)
     entries[inside, sources[inside]] = 1.0
-    return Matrix(entries, None)
+    return Matrix(exact(entries))
 
 
 def _divided(total: Array, counts: Array) -> Matrix:
     """Entries 0 or 1, divided by counts: one rounding each."""
-    centre = total / counts
-    return Matrix(centre, centre * _ROUNDING)
+    return _around(total / counts)
+
+
+def _around(centre: Array) -> Matrix:
+    radius = np.abs(centre) * _ROUNDING
+    return Matrix(Interval(centre - radius, centre + radius))

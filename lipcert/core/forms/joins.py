@@ -32,5 +32,5 @@ def _parts(sizes: Sequence[int]) -> Iterator[Matrix]:
     """Where the blocks of each input go in a block of the output."""
     whole, start = np.eye(sum(sizes)), 0
     for size in sizes:
-        yield Matrix(whole[:, start : start + size], None)
+        yield Matrix(exact(whole[:, start : start + size]))
         start += size

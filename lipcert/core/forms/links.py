@@ -8,6 +8,7 @@ entries that no step mixes. A value is the sum of what its edges bring, and so i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from lipcert.core import program as p
 from lipcert.core.budget import spend
-from lipcert.core.interval import Array, Interval, exact, up
+from lipcert.core.interval import Array, Interval, exact
 
 MAX_ENTRIES: Final = 1 << 24
 """entries of a matrix"""
@@ -27,20 +28,19 @@ root or a quotient, of which float32 arithmetic has another number"""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """A known matrix [after, before] on every run; each entry errs by at most that of `radius`."""
+    """A known matrix [after, before] on every run, whose entries lie in these intervals."""
 
-    centre: Array
-    radius: Array | None
+    entries: Interval
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagonal:
-    """A diagonal matrix on every run, with any entries in `slopes`. weights: its multipliers.
+    """A diagonal matrix on every run, with any slopes in `entries`. weights: its multipliers.
 
     weighed: whether a certificate gives it a list of multipliers.
     """
 
-    slopes: Interval
+    entries: Interval
     weights: Array | None = None
     weighed: bool = False
 
@@ -49,7 +49,7 @@ class Diagonal:
         """Which slopes are not known: those of which the interval is wide."""
         width = _KNOWN if self.weighed else _COMPUTED
         wide: npt.NDArray[np.bool_] = (
-            self.slopes.hi - self.slopes.lo > width * self.slopes.magnitude()
+            self.entries.hi - self.entries.lo > width * self.entries.magnitude()
         )
         return wide
 
@@ -134,25 +134,22 @@ def edges_of(
         return None
     if isinstance(step.op, p.Activation | p.PRelu) and isinstance(link, Diagonal):
         link = replace(link, weighed=True)
-    columns = link.centre.shape[1] if isinstance(link, Matrix) else 1
+    columns = link.entries.shape[1] if isinstance(link, Matrix) else 1
     return [(Edge((name, 0), (step.output, 0), link), math.prod(shape) // max(columns, 1))]
 
 
 def on_run(link: Link, blocks: int, runs: int) -> Link | None:
     """On a run of so many blocks; None for a matrix that is too large."""
     if isinstance(link, Diagonal):
-        low, high = link.slopes.lo.reshape(runs, -1), link.slopes.hi.reshape(runs, -1)
-        return replace(link, slopes=Interval(low.min(axis=0), high.max(axis=0)))
-    if link.centre.size * blocks**2 > MAX_ENTRIES:
+        low, high = link.entries.lo.reshape(runs, -1), link.entries.hi.reshape(runs, -1)
+        return replace(link, entries=Interval(low.min(axis=0), high.max(axis=0)))
+    if link.entries.lo.size * blocks**2 > MAX_ENTRIES:
         return None
-    radius = None if link.radius is None else _repeated(link.radius, blocks)
-    return Matrix(_repeated(link.centre, blocks), radius)
+    return link if blocks == 1 else Matrix(link.entries.moved(partial(_repeated, blocks=blocks)))
 
 
 def _repeated(matrix: Array, blocks: int) -> Array:
     """So many times along a diagonal."""
-    if blocks == 1:
-        return matrix
     rows, columns = matrix.shape
     whole, each = np.zeros((blocks, rows, blocks, columns)), np.arange(blocks)
     whole[each, :, each] = matrix
@@ -169,7 +166,7 @@ def link_of(step: p.Step, shape: p.Shape, slopes: Mapping[str, Interval]) -> Lin
         case p.Shift():
             return diagonal(exact(1.0), shape)
         case p.Dense(weight):
-            return matrix_within(Interval(weight.lo, weight.hi))
+            return matrix(Interval(weight.lo, weight.hi))
         case op if (
             not isinstance(op, p.BatchNorm)
             and math.prod(shape) * math.prod(step.shape) > MAX_ENTRIES
@@ -184,17 +181,10 @@ def link_of(step: p.Step, shape: p.Shape, slopes: Mapping[str, Interval]) -> Lin
 
 def diagonal(slopes: Interval, shape: p.Shape) -> Diagonal | None:
     """The slopes, where all of them are finite."""
-    whole = slopes.broadcast(shape)
-    flat = Interval(whole.lo.ravel(), whole.hi.ravel())
-    known = np.isfinite(flat.lo).all() and np.isfinite(flat.hi).all()
-    return Diagonal(flat) if known else None
+    flat = slopes.broadcast(shape).moved(np.ravel)
+    return Diagonal(flat) if np.isfinite(flat.magnitude()).all() else None
 
 
-def matrix_within(entries: Interval) -> Matrix | None:
-    """The middle of the entries, and how far the ends are from it."""
-    if not (np.isfinite(entries.lo).all() and np.isfinite(entries.hi).all()):
-        return None
-    if (entries.lo == entries.hi).all():
-        return Matrix(entries.lo, None)
-    centre = 0.5 * entries.lo + 0.5 * entries.hi
-    return Matrix(centre, np.maximum(up(entries.hi - centre), up(centre - entries.lo)))
+def matrix(entries: Interval) -> Matrix | None:
+    """The entries, where all of them are finite."""
+    return Matrix(entries) if np.isfinite(entries.magnitude()).all() else None

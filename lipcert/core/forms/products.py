@@ -17,19 +17,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import round_down
 from lipcert.core.budget import spend
-from lipcert.core.forms.descent import Inequality, Rows
-from lipcert.core.forms.links import Matrix, edges_of, on_run
-from lipcert.core.interval import Array, Interval, norm_up
-from lipcert.core.norms.claim import Definite
+from lipcert.core.forms.links import Link, Matrix, edges_of, on_run
+from lipcert.core.interval import Array, Interval, norm_up, up
+from lipcert.core.norms.claim import Definite, is_semidefinite
 from lipcert.core.program import Activation, MaxPool, PRelu, ReduceMax, Shape, Sort, Step
-from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.facts import Fact, lengths_up
 
 MAX_VARIABLES: Final = 1 << 10
 MAX_FACTORS: Final = 1 << 12
@@ -37,6 +36,36 @@ _LARGEST: Final = 1e100
 """of norms whose squares are formed"""
 _SAFE: Final = 1.0 + 2.0**-20
 _TINY: Final = 2.0**-1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """What is affine: rows·v. errors: for each row, how far it is from the exact one at most, in
+    the norm."""
+
+    rows: Array
+    errors: Array
+
+    @property
+    def lengths(self) -> Array:
+        """Upper bounds of the norms of the exact rows."""
+        return up(lengths_up(self.rows) + self.errors)
+
+    def through(self, link: Link) -> Self:
+        """What a link makes of it. A product errs by γ_n of the product of the magnitudes."""
+        centre, radius = link.entries.ball()
+        if not isinstance(link, Matrix):
+            spread = np.abs(centre) * (self.errors + 2.0**-52 * self.lengths)
+            spread += radius * self.lengths
+            return type(self)(centre[:, None] * self.rows, spread * _SAFE + _TINY)
+        terms = (len(self.rows) + 2) * 2.0**-52
+        spread = np.abs(centre) @ (self.errors + terms * self.lengths) + radius @ self.lengths
+        return type(self)(centre @ self.rows, spread * _SAFE + _TINY)
+
+    def plus(self, other: Self) -> Self:
+        """The sum; one rounding in an entry."""
+        spread = self.errors + other.errors + 2.0**-52 * (self.lengths + other.lengths)
+        return type(self)(self.rows + other.rows, spread * _SAFE + _TINY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,15 +113,17 @@ class Unfolded:
         cuts: Sequence[float],
         *,
         raised: Sequence[float] = (),
-    ) -> Inequality | None:
-        """The form, for multipliers of norms, of y(u − y) and of products; None where these do not
-        fit. places: i·K + j of a product of the factors i and j of K. raised: nothing, or p for 1
-        and for each entry that is a variable.
+    ) -> tuple[Array, float] | None:
+        """The form, for multipliers of norms, of y(u − y) and of products, and how far it is from
+        the exact one at most, in the norm; None where the multipliers do not fit. places: i·K + j
+        of a product of the factors i and j of K. raised: nothing, or p for 1 and for each entry
+        that is a variable.
 
-        Proof: terms are products of two rows and a multiplier; `Inequality.error`. What level² and
-        the norms say is rounded downwards. A multiplier times a row may underflow, by below 2^-1021
-        in an entry, before it meets a long row. What pp' takes from an entry is a number ≥ 0, of
-        which the lesser of two is without error, whatever p and its products are.
+        Proof: terms are products of two rows and a multiplier, each of which passes at most `terms`
+        roundings; |fl − exact| ≤ γ·Σ|products|, whose Frobenius norm is at most mass. What level²
+        and the norms say is rounded downwards. A multiplier times a row may underflow, by below
+        2^-1021 in an entry, before it meets a long row. What pp' takes from an entry is a number
+        ≥ 0, of which the lesser of two is without error, whatever p and its products are.
         """
         count, lengths = len(self.factors.rows), self.factors.lengths
         fits = len(norms) == len(self.groups) and len(ties) == len(self.groups) - 1
@@ -133,16 +164,14 @@ class Unfolded:
         drift *= _SAFE
         if not (np.isfinite(matrix).all() and math.isfinite(mass) and math.isfinite(drift)):
             return None
-        terms = 2 * count + len(stop) + 4
-        return Inequality(matrix, 0, Fraction(drift), Fraction(mass * _SAFE), terms)
+        terms = 2 * count + len(stop) + 20
+        return matrix, (drift + terms * 2.0**-51 * mass) * _SAFE + _TINY
 
 
-def is_definite(inequality: Inequality, proof: Definite) -> bool:
-    """Whether the exact form is proved to be positive semidefinite, scaled to entries below ½."""
-    matrix = inequality.matrix
-    scale = int(np.frexp(np.max(np.abs(matrix), initial=1e-300))[1]) + 1
-    least = inequality.error(np.zeros((0, 0))) / Fraction(2) ** scale
-    return proof(np.ldexp(matrix, -scale), least)
+def is_definite(found: tuple[Array, float], proof: Definite) -> bool:
+    """Whether the exact form is proved to be positive semidefinite."""
+    matrix, error = found
+    return is_semidefinite(matrix, error * np.eye(len(matrix)), proof)
 
 
 def unfolded(  # noqa: PLR0917  tables of a proof
@@ -181,7 +210,7 @@ def unfolded(  # noqa: PLR0917  tables of a proof
         exponent = math.frexp(norm)[1] if 0.0 < norm <= _LARGEST else 0
         groups.append(Group(mask, slice(first, stop), exponent, norm, factor))
         first, factor = stop, factor + (3 if len(groups) > 1 else 2) * len(mask)
-    z = Rows(_units(groups[0], total), np.zeros(size), 0)
+    z = Rows(_units(groups[0], total), np.zeros(size))
     values = {start: z}
     factors = [
         _constant(np.ones(1), np.zeros(1), total),
@@ -194,7 +223,11 @@ def unfolded(  # noqa: PLR0917  tables of a proof
             u, group = values[step.inputs[0]], next(numbered)
             y = _rectified(u, facts[step.inputs[0]].box.broadcast(step.shape), group)
             values[step.output] = y
-            factors += [y, _above_ends(y, facts[step.output], step.shape)[1], y.plus(_negated(u))]
+            factors += [
+                y,
+                _above_ends(y, facts[step.output], step.shape)[1],
+                y.plus(Rows(-u.rows, u.errors)),
+            ]
             continue
         found = _affine(step, values, shapes, offsets, total)
         if found is None:
@@ -203,7 +236,6 @@ def unfolded(  # noqa: PLR0917  tables of a proof
     rows = Rows(
         np.concatenate([part.rows for part in factors]),
         np.concatenate([part.errors for part in factors]),
-        0,
     )
     unsigned = np.ones(total, dtype=np.bool_)
     unsigned[groups[0].own] = facts[start].box.broadcast(shapes[start]).lo.ravel() >= 0.0
@@ -231,12 +263,7 @@ def _affine(
         below, link = values[edge.source[0]], on_run(edge.link, blocks, 1)
         if link is None:
             return None
-        if isinstance(link, Matrix):
-            errors = None if link.radius is None else link.radius.T
-            more = below.below_matrix(Matrix(link.centre.T, errors))
-        else:
-            more = below.below_known(*link.slopes.ball())
-        found = found.plus(more)
+        found = found.plus(below.through(link))
     return found
 
 
@@ -244,7 +271,7 @@ def _rectified(u: Rows, box: Interval, group: Group) -> Rows:
     """What a ReLU makes of u: its variables, u where that is never negative, and 0 elsewhere."""
     kept = (box.lo.ravel() >= 0.0) & ~group.chosen
     rows = np.where(kept[:, None], u.rows, 0.0) + _units(group, u.rows.shape[1])
-    return Rows(rows, np.where(kept, u.errors, 0.0), 0)
+    return Rows(rows, np.where(kept, u.errors, 0.0))
 
 
 def _above_ends(x: Rows, fact: Fact, shape: Shape) -> tuple[Rows, Rows]:
@@ -255,7 +282,7 @@ def _above_ends(x: Rows, fact: Fact, shape: Shape) -> tuple[Rows, Rows]:
         known = np.isfinite(end)
         ends = _constant(np.where(known, -sign * end, 0.0), np.zeros(len(end)), x.rows.shape[1])
         signs = np.where(known, sign, 0.0)
-        found.append(ends.plus(Rows(signs[:, None] * x.rows, np.where(known, x.errors, 0.0), 0)))
+        found.append(ends.plus(Rows(signs[:, None] * x.rows, np.where(known, x.errors, 0.0))))
     return found[0], found[1]
 
 
@@ -263,7 +290,7 @@ def _constant(values: Array, errors: Array, total: int) -> Rows:
     """Numbers, which err."""
     rows = np.zeros((len(values), total))
     rows[:, 0] = values
-    return Rows(rows, errors, 0)
+    return Rows(rows, errors)
 
 
 def _units(group: Group, total: int) -> Array:
@@ -271,7 +298,3 @@ def _units(group: Group, total: int) -> Array:
     rows = np.zeros((group.size, total))
     rows[np.flatnonzero(group.chosen), np.arange(total)[group.own]] = 2.0**group.exponent
     return rows
-
-
-def _negated(x: Rows) -> Rows:
-    return Rows(-x.rows, x.errors, x.first)

@@ -46,12 +46,11 @@ def _linked(
     """Through a diagonal, or a matrix on every run along the last axis."""
     link = link_of(step, shape, slopes)
     if isinstance(link, Diagonal):
-        return rows * link.slopes if rows.shape[1] == link.slopes.lo.size else None
+        return rows * link.entries if rows.shape[1] == link.entries.lo.size else None
     if not isinstance(link, Matrix):
         return None
-    centre, radius = link.centre, 0.0 if link.radius is None else link.radius
-    runs = rows.moved(lambda end: end.reshape(len(end), -1, len(centre)))
-    return runs @ Interval(down(centre - radius), up(centre + radius))
+    runs = rows.moved(lambda end: end.reshape(len(end), -1, len(link.entries.lo)))
+    return runs @ link.entries
 
 
 def _moved(rows: Interval, sources: IndexArray, size: int) -> Interval | None:

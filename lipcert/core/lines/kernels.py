@@ -228,7 +228,7 @@ def kernel_at(proof: Proof, value: str, stop: str) -> Kernel:
         diagonal = _diagonal(proof, above)
         if diagonal is None:
             break
-        slopes, zone = slopes * diagonal.slopes, zone + 1
+        slopes, zone = slopes * diagonal.entries, zone + 1
     top = path[zone - 1].output if zone else value
     hull = proof.passes[LOSS].cotangents[stop].hull
     differences = differences_at(proof, top, stop)

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,10 +12,11 @@ from hypothesis import strategies as st
 
 from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, reach
 from lipcert.core.forms.chain import Form, at_the_bottom, chain_form
-from lipcert.core.forms.links import links_of
+from lipcert.core.forms.descent import inequality_of
+from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
 from lipcert.core.interval import Interval, exact
 from lipcert.core.lines.several_inputs import side_by_side
-from lipcert.core.norms.claim import Definite
+from lipcert.core.norms.claim import Definite, is_semidefinite, scale_of
 from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.norms.integer_engine import definite_exact
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
@@ -110,14 +110,10 @@ def test_every_mask(proof: Definite, seed: int) -> None:
     numbers = network.numbers(hull=seed % 3 == 0)
     form = network.form(numbers, proof)
     assert form is not None
-    whole = np.ldexp(form.matrix, 2 * form.exponent)
+    whole = form.matrix
     hull = Hull(3, 0.75, 0.25)
     tried = (network.form(network.numbers(hull=hull), proof) for hull in (False, True))
-    others = [
-        replace(other, matrix=other.matrix / 64, exponent=other.exponent + 3)
-        for other in tried
-        if other is not None
-    ]
+    others = [other for other in tried if other is not None]
     assert form.over_hull(hull, *others) <= min(one.over_hull(hull) for one in (form, *others))
     smoothed = 0.75 * np.eye(3) + 0.25 / 3
     for jacobian in network.jacobians(rng, 1 << 7):
@@ -325,13 +321,40 @@ def test_balls_side_by_side() -> None:
 @pytest.mark.parametrize("radius", [1e-300, 1e-200, 1e160, 1e200, 1e307])
 def test_reach_of_balls_whose_squares_are_no_numbers(radius: float) -> None:
     """‖v + Jd‖ ≤ ‖v‖ + ‖J‖·radius, with J = 1 and v = 1."""
-    form = Form(np.eye(1), 0, 1, definite_float)
+    form = Form(np.eye(1), 1, definite_float)
     found = reached(form, exact(np.ones((1, 1))), radius)
     assert 1.0 + radius <= found <= (1.0 + radius) * (1.0 + 1e-9)
 
 
 def test_reach_beside_a_value_that_is_next_to_nothing() -> None:
     """The radius is no number in units of the value; J = 1 and v = 10⁻³⁰⁰."""
-    form = Form(np.eye(1), 0, 1, definite_float)
+    form = Form(np.eye(1), 1, definite_float)
     found = reached(form, exact(np.full((1, 1), 1e-300)), 1e10)
     assert 1e10 <= found <= 1e10 * (1.0 + 1e-9)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-9, 1e-3]), st.floats(-150.0, 150.0))
+def test_rounding_counts(seed: int, width: float, size: float) -> None:
+    """The exact matrix of an inequality, of any weights within the links, is as near as is said."""
+    rng = np.random.default_rng(seed)
+    inner, lower, upper = (rng.standard_normal(shape) for shape in ((3, 2), (4, 3), (2, 4)))
+    low, high, t = -rng.random(3), rng.random(3), np.exp(rng.standard_normal(3)) * 2.0**size
+    matrices = [Matrix(Interval(w, w + width * rng.random(w.shape))) for w in (inner, lower, upper)]
+    links = matrices[0], Diagonal(Interval(low, high), t, weighed=True), *matrices[1:]
+    edges = [Edge(("v", k), ("v", k + 1), link) for k, link in enumerate(links)]
+    found, error = inequality_of(edges, 2)
+
+    ends = [
+        np.where(rng.random(m.entries.shape) < 0.5, m.entries.lo, m.entries.hi) for m in matrices
+    ]
+    a, b, c, low, high, t = (np.vectorize(Fraction)(part) for part in (*ends, low, high, t))
+    s = b.T @ c.T
+    cross = -np.diag(t * (low + high)) @ s / 2
+    whole = np.block([[np.diag(t) - a @ a.T, cross], [cross.T, s.T @ np.diag(t * low * high) @ s]])
+    assert (np.abs(np.vectorize(Fraction)(found) - whole) <= np.vectorize(Fraction)(error)).all()
+
+    lengths = []
+    is_semidefinite(found, error, lambda scaled, least: lengths.append(least) is not None)
+    scale = scale_of(found)
+    off = np.float64(whole - np.vectorize(Fraction)(found)) * scale[:, None] * scale
+    assert np.linalg.norm(off, 2) <= lengths[0] * (1 + Fraction(1, 1 << 40))

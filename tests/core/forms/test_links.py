@@ -100,12 +100,12 @@ def test_each_step(name: str) -> None:
     link = edge.link
     whole = jacobian(program)
     if isinstance(link, Matrix):
-        np.testing.assert_allclose(np.kron(np.eye(runs), link.centre), whole, atol=1e-12, rtol=0.0)
-        assert link.radius is None or link.radius.max() < 1e-14
+        for end in (link.entries.lo, link.entries.hi):
+            np.testing.assert_allclose(np.kron(np.eye(runs), end), whole, atol=1e-14, rtol=0.0)
     else:  # every entry is a run, and their union counts
         assert runs == math.prod(before)
         ends = [whole.diagonal().min(), whole.diagonal().max()]
-        np.testing.assert_allclose([link.slopes.lo[0], link.slopes.hi[0]], ends, atol=1e-12)
+        np.testing.assert_allclose([link.entries.lo[0], link.entries.hi[0]], ends, atol=1e-12)
         np.testing.assert_array_equal(whole, np.diag(whole.diagonal()))
     form = chain_form("x", program.steps, program.shapes, {}, [], proof=definite_float)
     assert form is not None
@@ -183,10 +183,10 @@ def test_runs_that_steps_respect() -> None:
     links, runs = [edge.link for edge in found[0]], found[1]
     assert runs == 2
     assert isinstance(links[0], Matrix)
-    assert links[0].centre.shape == (6, 6)
+    assert links[0].entries.shape == (6, 6)
     assert isinstance(links[1], Diagonal)
-    assert (links[1].slopes.lo == np.arange(6.0)).all()
-    assert (links[1].slopes.hi == np.arange(7.0, 13.0)).all()
+    assert (links[1].entries.lo == np.arange(6.0)).all()
+    assert (links[1].entries.hi == np.arange(7.0, 13.0)).all()
 
 
 def test_what_is_no_link() -> None:
