@@ -161,9 +161,10 @@ def _ci(report: Report, certificate: Path, results: tuple[GateResult, ...]) -> C
 
 def _json(report: Report, _: Path, results: tuple[GateResult, ...]) -> str:
     from lipcert.core.document import report_json
+    from lipcert.core.text import promise, texts
     from lipcert.report.json import DOCUMENT, dump
 
-    text = report_json(report)
+    text = report_json(report, texts=texts(report.assumptions), promise=promise(report))
     if not results:
         return text
     return dump({**json.loads(text), "gates": [DOCUMENT.write(item) for item in results]})

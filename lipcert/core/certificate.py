@@ -21,8 +21,9 @@ from lipcert.core.canonical import MAX_BYTES, READERS, CanonicalFormError, read_
 from lipcert.core.codec import Bound, Codec, CodecError, Sha256, member
 from lipcert.core.line import RULES, Line
 
-SCHEMA: Final = "lipcert.certificate/2"
+SCHEMA: Final = "lipcert.certificate/3"
 """the number is that of the grammar; another one is another grammar"""
+_EARLIER: Final = ("lipcert.certificate/1", "lipcert.certificate/2")
 SEMANTICS: Final = "lipcert-ir/1"
 
 _T = TypeVar("_T")
@@ -97,13 +98,11 @@ class ScopeClaim:
 class Assumption:
     """One thing that the claims depend on.
 
-    status: "checked" (the checker has established it), or "declared" (somebody says so). text:
-    what `data` means in words, which the checker writes itself and compares.
+    status: "checked" (the checker has established it), or "declared" (somebody says so).
     """
 
     id: str
     status: str
-    text: str
     data: Mapping[str, object]
 
 
@@ -164,7 +163,7 @@ class Certificate:
     groups: tuple[GroupClaim, ...] = field(metadata=member("outputs.groups"))
     network: NetworkClaim = field(metadata=member("outputs.network"))
     privacy: PrivacyClaim | None = None
-    schema: Literal["lipcert.certificate/2"] = SCHEMA
+    schema: Literal["lipcert.certificate/3"] = SCHEMA
 
 
 def _read_line(value: object) -> Line[Any]:
@@ -184,10 +183,10 @@ def read_certificate(data: bytes) -> Certificate:
         value = read_canonical(data)
     except CanonicalFormError as error:
         raise CertificateFormatError(str(error)) from None
-    if type(value) is dict and value.get("schema") == "lipcert.certificate/1":
+    if type(value) is dict and value.get("schema") in _EARLIER:
         raise CertificateFormatError(
-            "it has the schema lipcert.certificate/1 of earlier releases, which stated no lines: "
-            "issue it again with `lipcert certify`"
+            f"it has the schema {value['schema']} of earlier releases: issue it again with "
+            "`lipcert certify`"
         )
     return _CODEC.read(Certificate, value, "certificate")
 

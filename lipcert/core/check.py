@@ -34,7 +34,7 @@ from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError
-from lipcert.core.verdict import Report, Stage, Verdict, promise
+from lipcert.core.verdict import Report, Stage, Verdict
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
 _MOST_LINES: Final = 40
@@ -107,13 +107,9 @@ class _State:
 
     def report(self, verdict: Verdict, stages: tuple[Stage, ...]) -> Report:
         """The report of a check that ended with this verdict."""
-        promised: tuple[str, ...] = ()
-        if verdict in {Verdict.VALID, Verdict.CONDITIONAL}:
-            mechanism = self.premises.mechanism
-            promised = tuple(promise(self.certificate, mechanism, self.assumptions))
         digest, open_ids = hashlib.sha256(self.data).hexdigest(), self.open_assumptions()
-        found = self.assumptions, open_ids, promised, tuple(self.notes), self.weights
-        return Report(verdict, digest, stages, *found)
+        found = self.assumptions, open_ids, tuple(self.notes), self.weights
+        return Report(verdict, digest, stages, *found, vars(self).get("certificate"))
 
 
 def _read(state: _State) -> Iterator[str]:
@@ -244,7 +240,7 @@ def _privacy(state: _State) -> Iterator[str]:
 
 
 def _ledger(state: _State) -> Iterator[str]:
-    """8: the assumptions are those that the claims need, in the checker's words."""
+    """8: the assumptions are those that the claims need."""
     certificate = state.certificate
     program, clipped = state.program, state.premises.clip is not None
     frozen = frozen_tensors(program, frozenset(certificate.scope.trained))

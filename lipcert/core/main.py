@@ -9,7 +9,7 @@ package.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser().error("a certificate and --model are needed")
     from lipcert.core.check import Choices, check  # noqa: PLC0415  numpy only when needed
 
+    written: Callable[..., str]
     if options.format == "json":
         from lipcert.core.document import report_json as written  # noqa: PLC0415
     else:

@@ -15,7 +15,7 @@ from lipcert.analysis.records import stated_values
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.steps import StepFact
-from lipcert.core.text import NOT_CHECKED
+from lipcert.core.text import NOT_CHECKED, texts
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.account import plan_of
@@ -63,9 +63,10 @@ _VALUES: Final = (
 def certification_document(issued: Issued, target: Path) -> doc.Document:
     """The answer first: where the certificate is, and what the checker says of it."""
     found = [item for item in issued.analysis.diagnostics if item.level is not Level.INFO]
+    said = texts(issued.report.assumptions)
     assumed = tuple(
         doc.Statement(
-            item.id, item.text, "checked" if item.status == "checked" else "to be accepted"
+            item.id, said[item.id], "checked" if item.status == "checked" else "to be accepted"
         )
         for item in issued.report.assumptions
     )
@@ -178,7 +179,7 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
         (item.name, f"{item.dimension:,}", item.grad_norm, item.sensitivity, item.noise_std)
         for item in certificate.groups
     ]
-    values = list(claimed_values(certificate))
+    values, said = list(claimed_values(certificate)), texts(certificate.assumptions)
     return doc.Document(
         "LipCert certificate",
         tuple(answers),
@@ -187,7 +188,7 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
                 "It holds if",
                 doc.Statements(
                     tuple(
-                        doc.Statement(item.id, item.text, item.status, _tone(item.status))
+                        doc.Statement(item.id, said[item.id], item.status, _tone(item.status))
                         for item in certificate.assumptions
                     )
                 ),

@@ -18,6 +18,7 @@ from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import Certificate, PrivacyClaim
 from lipcert.core.codec import member
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.text import texts
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.account import Account
 from lipcert.report import document as doc
@@ -98,8 +99,10 @@ def read_statement(path: str, document: Mapping[str, object], data: bytes) -> St
 def _certified(path: str, certificate: Certificate) -> Statement:
     scope, premises = certificate.scope, Premises.read(certificate.assumptions)
     constraints = [f"{item.kind}:{item.radius!r} {item.tensor}" for item in scope.constraints]
+    said = texts(certificate.assumptions)
     assumptions = {
-        item.id: Assumed(item.text, item.status == "checked") for item in certificate.assumptions
+        item.id: Assumed(said[item.id], item.status == "checked")
+        for item in certificate.assumptions
     }
     if not premises.input_parts:
         slack = _slack(premises.input_norm, premises.input_box)

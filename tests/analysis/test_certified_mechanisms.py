@@ -16,6 +16,7 @@ from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.text import promise
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
 from lipcert.text.certificate import write_certificate
@@ -236,7 +237,7 @@ def test_clips_at_the_weights_of_the_file(tmp_path) -> None:
     assert "A-POINT" in fixed.report.open_assumptions
     assert fixed.certificate.network.grad_norm <= free.certificate.network.grad_norm * (1 + 1e-9)
     assert fixed.certificate.network.lipschitz is not None
-    assert "layers clip what they read" in " ".join(fixed.report.promise)
+    assert "layers clip what they read" in " ".join(promise(fixed.report))
     settings_kept(fixed, **CLIPS, scope="point")
 
 

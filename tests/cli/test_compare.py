@@ -64,7 +64,7 @@ def with_input(norm: str | None, box: list[str] | None) -> Change:
 
     def by(certificate: Certificate) -> Certificate:
         items = {item.id: item for item in certificate.assumptions}
-        items["A-INPUT"] = replace(items["A-INPUT"], data=data, text=f"{norm} {box}")
+        items["A-INPUT"] = replace(items["A-INPUT"], data=data)
         return replace(certificate, assumptions=tuple(items.values()))
 
     return by
@@ -135,7 +135,6 @@ def test_a_larger_epsilon_a_larger_delta_and_less_noise(files: tuple[Path, Path]
 @pytest.mark.parametrize(
     ("norm", "box", "worse"),
     [
-        (1.0, None, False),  # the words differ, what is assumed does not
         (2.0, None, False),
         (0.5, None, True),
         (1.0, (-9.0, 9.0), True),
@@ -253,7 +252,7 @@ def test_markdown_into_a_file(files: tuple[Path, Path], tmp_path: Path) -> None:
         b"[]",
         b"{}",
         b'{"schema":"lipcert.certificate/1"}',
-        b'{"schema":"lipcert.certificate/2"}',
+        b'{"schema":"lipcert.certificate/3"}',
         b'{"schema":"lipcert.analysis/1"}',
         b'{"schema":["lipcert.analysis/1"]}',
         b'{"schema":"lipcert.analysis/1","assumptions":1,"model":2}',

@@ -75,7 +75,7 @@ def test_a_check_of_another_certificate_is_refused(files: dict[str, Path], tmp_p
         ("[1]", "not an object"),
         ("{", "cannot be read as JSON"),
         ('{"schema": "lipcert.trace/1"}', "no report can be made from schema"),
-        ('{"schema": "lipcert.certificate/2"}', "not a certificate"),
+        ('{"schema": "lipcert.certificate/3"}', "not a certificate"),
         ('{"schema": "lipcert.analysis/1"}', "not a complete document"),
         ('{"schema": "lipcert.audit/1"}', "not a complete"),
         ('{"schema": "lipcert.analysis/1", "x": NaN}', "not JSON as LipCert writes it"),

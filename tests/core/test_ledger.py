@@ -15,6 +15,7 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.ledger.run import Run
+from lipcert.core.text import texts
 from lipcert.text.certificate import assumptions_of, stated_data, written
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants
@@ -56,7 +57,7 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     premises = replace(PREMISES, mechanism=found)
     ledger = assumptions_of(premises, STATED, BARE)
     assert Premises.read(ledger) == premises
-    (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
+    text = texts(ledger)["A-MECHANISM"]
     assert repr(radius) in text
     assert repr(clip) in text
     assert ("within a channel" in text) is (conv_clip == "l1.5")
@@ -77,7 +78,7 @@ def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
     assert Premises.read(ledger) == premises
     stated = [(found.input_radius(item), found.cotangent_radius(item)) for item in found.layers]
     assert stated == given_radii
-    (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
+    text = texts(ledger)["A-MECHANISM"]
     reads, receives = {item[0] for item in stated}, {item[1] for item in stated}
     assert ("What it reads is not clipped" in text) is (reads <= {None})
     assert ("norm stated there" in text) is (len(reads) > 1)
@@ -89,12 +90,15 @@ def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
 def test_one_radius_of_all_layers_is_said_as_ever():
     """As before layers could have their own, whichever way it was given."""
     each = [ClippedLayer(f"v{i}", f"w{i}", 0.5, 0.25) for i in range(3)]
-    (mechanism, layers) = BackpropClipping().around(each).entries()
-    assert mechanism == BackpropClipping(0.5, 0.25).entries()[0]
     data = stated_data(replace(PREMISES, mechanism=BackpropClipping().around(each)))
     assert data["A-MECHANISM"].keys() == {"kind", "input_clip", "cotangent_clip", "conv_clip"}
     assert data["A-LAYERS"] == {"layers": [{"input": f"v{i}", "output": f"w{i}"} for i in range(3)]}
-    assert layers.text == "The layers that clip are the 3 listed, from input to output."
+    ledger = assumptions_of(
+        replace(PREMISES, mechanism=BackpropClipping().around(each)), STATED, BARE
+    )
+    assert (
+        texts(ledger)["A-LAYERS"] == "The layers that clip are the 3 listed, from input to output."
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.steps import LossPull, ValuePull
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.text import promise
 from lipcert.core.verdict import STAGES, Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery, saved
@@ -66,7 +67,7 @@ def test_a_check_ends_where_it_fails(two_layers):
     report = verdict(Forgery(two_layers, ["w0", "w1"]), change)
     assert report.verdict is Verdict.INVALID
     assert [stage.number for stage in report.stages] == [0, 1, 2, 3, 4]
-    assert not report.promise
+    assert not promise(report)
 
 
 def test_an_integer_tensor_is_not_trained(tmp_path):

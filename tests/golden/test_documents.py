@@ -90,6 +90,6 @@ def test_another_number_is_refused(tmp_path: Path, reader: str) -> None:
     for path in KEPT[-1].glob("*.json"):
         kept = path.read_text(encoding="utf-8")
         newer = kept.replace("lipcert.analysis/1", "lipcert.analysis/2", 1)
-        newer = newer.replace("lipcert.certificate/2", "lipcert.certificate/3", 1)
+        newer = newer.replace("lipcert.certificate/3", "lipcert.certificate/4", 1)
         (tmp_path / path.name).write_text(newer if path.name == first else kept, encoding="utf-8")
     assert lipcert(READERS[reader], tmp_path).exit_code == 3

@@ -11,6 +11,7 @@ from lipcert import analyze, load_model
 from lipcert.audit.trace.reading import read_trace
 from lipcert.cli.sources import effective_settings
 from lipcert.core.certificate import read_certificate
+from lipcert.core.text import texts
 from lipcert.errors import UsageError
 from lipcert.training import Private
 from lipcert.training.intake import DatasetSizeWarning
@@ -97,4 +98,4 @@ def test_a_size_that_is_none_is_refused_before_anything_is_made(size: Any, tmp_p
 
 def sampling_text(folder: Path) -> str:
     found = read_certificate((folder / "model.lipcert.json").read_bytes())
-    return next(item.text for item in found.assumptions if item.id == "A-SAMPLING")
+    return texts(found.assumptions)["A-SAMPLING"]

@@ -1,4 +1,4 @@
-"""The ledger: what a certificate assumes, as typed premises and in words."""
+"""The ledger: what a certificate assumes, as typed premises."""
 
 from collections.abc import Mapping
 from typing import Final, TypeAlias
@@ -9,9 +9,9 @@ CHECKED: Final = "checked"
 DECLARED: Final = "declared"
 
 
-def declared(name: str, text: str, data: Mapping[str, object] | None = None) -> Assumption:
+def declared(name: str, data: Mapping[str, object] | None = None) -> Assumption:
     """What the checker cannot establish. data: where premises are not read from it."""
-    return Assumption(name, DECLARED, text, data or {})
+    return Assumption(name, DECLARED, data or {})
 
 
 EVALUATION: Final = "A-EVAL"

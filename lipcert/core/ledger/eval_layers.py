@@ -6,12 +6,9 @@ because an exporter left traces of them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
-
-_MOST_NAMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +25,8 @@ class _Layers:
 def evaluation(layers: Iterable[EvalLayer]) -> Assumption:
     """What is assumed of the layers that training keeps in eval mode."""
     ordered = sorted(set(layers))
-    named = ", ".join(f"{name} ({kind})" for kind, name in ordered[:_MOST_NAMES])
-    more = f" and {len(ordered) - _MOST_NAMES} more" if len(ordered) > _MOST_NAMES else ""
-    text = (
-        "Training keeps these layers in eval mode, their statistics frozen and nothing dropped: "
-        f"{named}{more}."
-    )
     data = {"layers": [{"kind": kind, "name": name} for kind, name in ordered]}
-    return declared(EVALUATION, text, data)
+    return declared(EVALUATION, data)
 
 
 def read_eval_layers(data: Mapping[str, object]) -> tuple[EvalLayer, ...]:

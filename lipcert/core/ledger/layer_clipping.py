@@ -174,5 +174,4 @@ class BackpropClipping(Mechanism):
 
     def entries(self) -> tuple[Assumption, ...]:
         """With the layers, in an entry of their own."""
-        places = f"The layers that clip are the {len(self.layers)} listed, from input to output."
-        return (*Mechanism.entries(self), declared(LAYERS, places))
+        return (*Mechanism.entries(self), declared(LAYERS))

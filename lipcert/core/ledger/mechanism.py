@@ -77,7 +77,7 @@ class Mechanism:
 
     def entries(self) -> tuple[Assumption, ...]:
         """As entries of the ledger."""
-        return (declared(MECHANISM, self.text),)
+        return (declared(MECHANISM),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """Premises: the assumptions of a certificate as numbers and names.
 
 Every number of the assumptions reaches the derivation through them: data that say more than the
-premises are refused as they are read. The premises write the texts again, and the two must agree
-exactly: a text cannot say anything but what its data say, and no assumption can be added, dropped
-or declared checked.
+premises are refused as they are read. The checker writes the ledger again, and the two must agree
+exactly: no assumption can be added, dropped or declared checked.
 """
 
 from __future__ import annotations
@@ -15,7 +14,16 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from lipcert.core.canonical import Parameters
 from lipcert.core.certificate import Assumption, Certificate, CertificateFormatError, read
 from lipcert.core.codec import Bound, member
-from lipcert.core.ledger import CHECKED, EVALUATION, LAYERS, SAMPLING, STEPWISE, EvalLayer, declared
+from lipcert.core.ledger import (
+    CHECKED,
+    DECLARED,
+    EVALUATION,
+    LAYERS,
+    SAMPLING,
+    STEPWISE,
+    EvalLayer,
+    declared,
+)
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
 if TYPE_CHECKING:  # loaded where a certificate states them
@@ -29,11 +37,6 @@ _OF_STATED: Final = ("A-INPUT", "A-LOSS", "A-NEIGH")
 _NEEDED: Final = ("A-INPUT", "A-LOSS", MECHANISM, "A-NEIGH", "A-GRAD-AGG")
 STATED: Final = frozenset({*_NEEDED, LAYERS, SAMPLING, STEPWISE})
 """assumptions whose data are premises"""
-_RELATIONS: Final = {
-    "add-remove": "one data set has one example more than the other",
-    "replace-one": "one example of the data set is another one",
-    "zero-out": "one example contributes nothing, and the batches stay as they are",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,6 @@ class InputPart:
     norm: Bound | None
     box: tuple[float, float] | None
 
-    @property
-    def text(self) -> str:
-        """The text of the assumption."""
-        found = _admitted(self.norm, self.box)
-        return f"the input {self.name} {f'has {found}' if found else 'may be anything'}"
-
 
 @dataclass(frozen=True, slots=True)
 class LossPart:
@@ -60,11 +57,6 @@ class LossPart:
     kind: str
     parameters: Parameters
     weight: Bound
-
-    @property
-    def text(self) -> str:
-        """The text of the assumption."""
-        return f"{self.weight!r} times {_described(self.kind, self.parameters, self.output)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,95 +185,27 @@ class Premises(Stated):
     def _entries(self, certificate: Certificate, known: Circumstances) -> Iterator[Assumption]:
         scope, privacy = certificate.scope, certificate.privacy
         layers = {*self.eval_layers, *known.eval_layers}
-        yield self._input()
-        yield self._loss()
-        yield _examples(proved=known.batch_proved, in_eval_mode=bool(layers))
+        yield declared("A-INPUT")
+        yield declared("A-LOSS")
+        yield Assumption("A-PERSAMPLE", CHECKED if known.batch_proved else DECLARED, {})
         if layers:
             from lipcert.core.ledger.eval_layers import evaluation  # noqa: PLC0415  for these only
 
             yield evaluation(layers)
         if known.frozen:
-            text = f"{len(known.frozen)} tensors of the file are constants that training does not"
-            yield declared("A-FROZEN", f"{text} change.", {"tensors": list(known.frozen)})
+            yield declared("A-FROZEN", {"tensors": list(known.frozen)})
         if scope.kind != "point" and scope.constraints:
-            text = "Training holds every trained tensor within its constraint at every step."
-            yield declared("A-PROJ", text)
+            yield declared("A-PROJ")
         yield from self.mechanism.entries()
-        yield self._neighbours()
-        yield self._aggregation()
+        yield declared("A-NEIGH")
+        yield declared("A-GRAD-AGG")
         if self.run is not None:
-            yield self.run.entry()
+            yield declared(SAMPLING)
             if scope.kind == "point" and self.clip is None:
-                from lipcert.core.ledger.run import weights_of_steps  # noqa: PLC0415  for a run
-
-                yield weights_of_steps(self.mechanism, self.stepwise)
+                held = self.stepwise is not None and self.mechanism.weights == "stepwise"
+                yield declared(STEPWISE if held else "A-POINT")
         if privacy is not None and privacy.status == "declared":
-            text = "The accountant that found epsilon is right: the checker did not find as small"
-            yield declared("A-EPSILON", f"{text} a one.")
+            yield declared("A-EPSILON")
         if certificate.groups:
-            text = "The noise is Gaussian, fresh and independent at every step, and kept secret."
-            yield declared("A-RNG", text)
-        text = "Real arithmetic: the rounding of the training run is not included."
-        yield declared("A-NUMERIC", text)
-
-    def _input(self) -> Assumption:
-        found = _admitted(self.input_norm, self.input_box)
-        what = f"has {found}" if found else "is admitted, whatever its entries are"
-        if self.input_parts:
-            joint = f"has {found} in all, and " if found else "is such that "
-            what = f"{joint}{'; '.join(part.text for part in self.input_parts)}"
-        return declared("A-INPUT", f"Every example {what}.")
-
-    def _loss(self) -> Assumption:
-        what = _described(self.loss, self.loss_parameters)
-        if self.loss_parts:
-            what = f"the sum of {' and '.join(part.text for part in self.loss_parts)}"
-        text = f"The loss of one example is {what}"
-        if self.loss_clip is not None:
-            text += f"; its gradient at the output is clipped to {self.loss_clip!r}"
-        if self.loss_assumed:
-            text += "; nobody stated it"
-        return declared("A-LOSS", f"{text}.")
-
-    def _neighbours(self) -> Assumption:
-        text = f"Data sets are neighbours if {_RELATIONS[self.relation]}."
-        return declared("A-NEIGH", text)
-
-    def _aggregation(self) -> Assumption:
-        text = "The gradients of a batch are summed."
-        if self.divisor is not None:
-            text = f"The sum of the gradients of a batch is divided by {self.divisor}, "
-            text += "a constant whatever the batch holds."
-        return declared("A-GRAD-AGG", text)
-
-
-def _examples(*, proved: bool, in_eval_mode: bool) -> Assumption:
-    """Whether the model itself keeps the examples of a batch apart."""
-    if proved:
-        mode = "In eval mode, examples" if in_eval_mode else "Examples"
-        text = f"{mode} of a batch do not influence each other, for batches of every size."
-        return Assumption("A-PERSAMPLE", CHECKED, text, {})
-    text = "The file computes one example at a time, and training applies it to each separately."
-    return declared("A-PERSAMPLE", text)
-
-
-def _admitted(norm: float | None, box: tuple[float, float] | None) -> str:
-    """What is known of an input, in words; nothing where it may be anything."""
-    parts = []
-    if norm is not None:
-        parts.append(f"a Euclidean norm of at most {norm!r}")
-    if box is not None:
-        low, high = box
-        parts.append(f"entries between {low!r} and {high!r}")
-    return " and ".join(parts)
-
-
-def _described(kind: str, parameters: Parameters, output: str = "") -> str:
-    """A loss in words. output: of this one among several."""
-    numbers = ", ".join(f"{name} = {value}" for name, value in parameters)
-    text = f"{kind} of the output {output}" if output else kind
-    text = f"{text} with {numbers}" if numbers else text
-    reduction = dict(parameters).get("per_token")
-    if reduction is None:
-        return text
-    return f"the {reduction} over all tokens, those without label (-100) as 0, of {text}"
+            yield declared("A-RNG")
+        yield declared("A-NUMERIC")

@@ -6,25 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read
+from lipcert.core.certificate import CertificateFormatError, read
 from lipcert.core.codec import Bound
-from lipcert.core.ledger import SAMPLING, STEPWISE, declared
-from lipcert.core.ledger.mechanism import Mechanism
+from lipcert.core.ledger import SAMPLING, STEPWISE
 
-_SCHEMES: Final = {
-    "poisson": "every example is in every batch with probability B/N, independently",
-    "without-replacement": "every batch is a uniformly random set of B of the N examples",
-    "shuffle": "the batches of an epoch are disjoint and do not depend on the examples",
-    "balls-in-bins": "an epoch has N/B batches, rounded up, and puts every example into one of them"
-    ", uniformly and independently of all others",
-    "full-batch": "every batch holds all examples",
-}
+_SCHEMES: Final = frozenset(
+    {"poisson", "without-replacement", "shuffle", "balls-in-bins", "full-batch"}
+)
 _BY_EPOCH: Final = frozenset({"shuffle", "balls-in-bins"})
-_SIZES: Final = {
-    "declared": " N, B and the number of steps are public constants, the same for neighbouring data"
-    " sets.",
-    "data": " N was counted in the data set, so that neighbours of other sizes have other rates.",
-}
+_SIZES: Final = frozenset({"declared", "data"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,35 +60,10 @@ class Run:
         """
         return self.steps <= self.participations * -(-self.dataset_size // self.batch_size)
 
-    def entry(self) -> Assumption:
-        """As an entry of the ledger."""
-        text = (
-            f"{self.steps} steps; N = {self.dataset_size}, B = {self.batch_size}: "
-            f"{_SCHEMES[self.scheme]}; an example is in at most {self.participations} batches."
-            f"{_SIZES.get(self.size or '', '')}"
-        )
-        return declared(SAMPLING, text)
-
 
 @dataclass(frozen=True, slots=True)
 class _Stepwise:
     noise_multiplier: Bound
-
-
-def weights_of_steps(mechanism: Mechanism, multiplier: float | None) -> Assumption:
-    """Why bounds at the weights of the file say something of all steps of a run.
-
-    Bounds for a set of weights need no reason, nor does a clip of the gradient, of which alone
-    `claims.group_bounds` then makes use.
-    """
-    if multiplier is None or mechanism.weights != "stepwise":
-        return declared("A-POINT", "At every step of the run the weights are those of the file.")
-    text = (
-        "Before every step the bounds are proved anew for the weights that it starts from, which "
-        f"earlier steps alone determine, and its noise has a multiplier of at least {multiplier!r} "
-        "for them."
-    )
-    return declared(STEPWISE, text)
 
 
 def read_run(known: Mapping[str, Mapping[str, object]]) -> tuple[Run | None, float | None]:

@@ -34,14 +34,12 @@ def assumption_mutants(case: Case) -> Iterator[Mutant]:
         yield changed("assumption doubled", *before, item, *ledger[index:])
         if after:
             yield changed("assumptions reordered", *before, after[0], item, *after[1:])
-    extra = Assumption("A-EXTRA", DECLARED, "Anything.", {})
+    extra = Assumption("A-EXTRA", DECLARED, {})
     yield changed("assumption added", *ledger, extra)
     yield changed("no assumptions")
 
 
 def _edits(item: Assumption) -> Iterator[tuple[str, Assumption]]:
-    yield "assumption text", replace(item, text=f"{item.text} ")
-    yield "assumption text", replace(item, text="")
     other = DECLARED if item.status == CHECKED else CHECKED
     for status in (other, "checked-empirically", ""):
         yield "assumption status", replace(item, status=status)
