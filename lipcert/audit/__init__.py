@@ -1,8 +1,8 @@
 """Audits: replay real batches, and compare every per-example gradient with its bound.
 
-The only part of LipCert, besides training, that loads torch; and of it `records`, `bounds`,
-`precision` and the readers of traces do not. Called as a function, `lipcert.audit(…)`, the package
-is the verb: what `lipcert.verbs.audit` takes and returns.
+Besides training, this is the only part of LipCert that loads torch; its modules `records`, `bounds`
+and the readers of traces do not. The package itself can be called: `lipcert.audit(…)` takes and
+returns what `lipcert.verbs.audit` does.
 """
 
 import importlib
@@ -12,15 +12,15 @@ from typing import Any
 
 
 class _Verb(ModuleType):
-    """A package under whose name users also find what it is for, in whatever order they import."""
+    """A package that can be called as the verb of the same name, whatever is imported first."""
 
     def __call__(self, *given: Any, **words: Any) -> Any:
-        """`lipcert.verbs.audit`, which stands above this package."""
+        """Call `lipcert.verbs.audit`, which lies in a room above this package."""
         return importlib.import_module("lipcert.verbs").audit(*given, **words)
 
 
 def __getattr__(name: str) -> object:
-    """`lipcert.audit.twin`, for which torch is loaded."""
+    """Load `lipcert.audit.twin` on first use, because it loads torch."""
     if name != "twin":
         raise AttributeError(f"module 'lipcert.audit' has no attribute {name!r}")
     return importlib.import_module("lipcert.audit.twins").twin

@@ -1,8 +1,8 @@
-"""Admissibility: whether examples lie in the input domain that the bounds are about.
+"""Admissibility: which examples lie outside the input domain to which the bounds apply.
 
-Input: inputs as they were fed, and the declared domain. Output: the indices of those outside.
-Numbers are compared exactly: every float type embeds in float64, and a norm counts as too large
-only where rounding cannot be the reason.
+`outside` compares the inputs, as they were fed to the network, with the declared domain. Numbers
+are compared exactly: every float type embeds in float64, and a norm counts as too large only if
+rounding cannot be the reason. `settled` moves into the domain what only rounding left outside.
 """
 
 import math
@@ -17,21 +17,22 @@ from lipcert.graph.ir import places_of
 from lipcert.settings.settings import Settings
 
 DRAWN_IN: Final = 1.0 - 2.0**-20
-"""of the radius: to which training draws examples in; what rounding the result adds is less"""
+"""Share of the radius to which training scales examples; rounding the result adds less than the
+rest."""
 _ROUNDING: Final = 2.0**-52
 
 
 def outside(
     x: npt.NDArray[Any], settings: Settings, inputs: Sequence[Part] = ()
 ) -> list[tuple[int, str]]:
-    """Each inadmissible example of x [examples, ...] with the reason, in order.
+    """Return each inadmissible example of x [examples, ...] with the reason, in order.
 
-    inputs: those of the file; of ids, only whole numbers are admitted.
+    inputs: those of the file; inputs of ids admit only whole numbers.
 
     An example that was scaled to the radius R and then stored may have a norm of (1 + u)·R, u the
-    largest relative error of rounding an entry to its type: it counts as admissible. So does what
-    the sum of n squares may be off by, n·2^-52, and an entry that is an end of the box as rounded
-    to the type of x.
+    largest relative error of rounding an entry to its type: it counts as admissible. So does the
+    possible error n·2^-52 of the sum of n squares, and an entry that is an end of the box as
+    rounded to the type of x.
     """
     flat, dtype = _flat(x), _type(x, settings)
     found: dict[int, str] = {}
@@ -45,8 +46,10 @@ def outside(
 
 
 def _type(x: npt.NDArray[Any], settings: Settings) -> np.dtype[Any]:
-    """The type that the examples were stored in: several inputs, ids among them, are put together
-    in float64, whatever each was."""
+    """Return the type in which the examples were stored.
+
+    Several inputs, ids among them, are joined in float64, whatever type each had.
+    """
     if settings.input_parts and x.dtype == np.float64:
         with np.errstate(over="ignore"):
             single = x.astype(np.float32)
@@ -55,7 +58,7 @@ def _type(x: npt.NDArray[Any], settings: Settings) -> np.dtype[Any]:
 
 
 def _of(name: str, found: dict[int, str]) -> dict[int, str]:
-    """Reasons, of one of several inputs."""
+    """Add the name of the input to each reason, if there are several inputs."""
     return {i: f"in its input {name!r} {why}" for i, why in found.items()} if name else found
 
 
@@ -99,14 +102,16 @@ def settled(
     inputs: Sequence[Part] = (),
     share: float = 1.0,
 ) -> FloatArray:
-    """Admissible examples in float64: what rounding left outside of box or ball is drawn into them.
+    """Return admissible examples in float64: what rounding left outside of box or ball is moved
+    inside.
 
-    radius: bound of the norm of an admissible example. inputs: those of the file; ids stay what
-    they are. share: of the radii, within which all is to lie.
+    radius: bound of the norm of an admissible example. inputs: those of the file; ids are not
+    changed. share: the share of each radius within which the results must lie.
+
     Proof: the computed norm of n entries is off by less than a factor of 1 + n·2^-52, and as much
-    is left free. The box holds the segment from x to its point c nearest to
-    0, on which the norm is convex: at c + t(x − c) it is at most ‖c‖ + t(‖x‖ − ‖c‖). So what draws
-    several inputs in together leaves none of them longer than it was, or than its own point c.
+    is left free. The box holds the segment from x to its point c nearest to 0, on which the norm is
+    convex: at c + t(x − c) it is at most ‖c‖ + t(‖x‖ − ‖c‖). So moving several inputs together
+    leaves none of them longer than it was, or than its own point c.
     """
     given = _flat(x)
     low, high = np.full(given.shape[1], -math.inf), np.full(given.shape[1], math.inf)
@@ -125,12 +130,13 @@ def settled(
 
 
 def _whole(inputs: Sequence[Part]) -> Iterator[slice]:
-    """The entries of an example that are ids."""
+    """Yield the entries of an example that are ids."""
     return (where for part, where in places_of(inputs) if part.ids is not None)
 
 
 def _drawn_in(flat: FloatArray, centre: FloatArray, radius: float) -> FloatArray:
-    """What is longer than the radius, as near to the centre as makes it short enough."""
+    """Move examples that are longer than the radius towards the centre until they are short
+    enough."""
     least = float(np.sqrt(np.sum(centre * centre)))
     wanted = radius * (1.0 - flat.shape[1] * _ROUNDING)
     norms = np.sqrt(np.sum(flat * flat, axis=1))[:, None]
@@ -142,7 +148,7 @@ def _drawn_in(flat: FloatArray, centre: FloatArray, radius: float) -> FloatArray
 
 
 def _stored_ends(box: tuple[float, float], dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The box, its ends where rounding to a type would put them, if that is further out."""
+    """Return the box with its ends rounded to a type, where that is further out."""
     if dtype.kind != "f":
         return box
     with np.errstate(over="ignore"):
@@ -151,10 +157,10 @@ def _stored_ends(box: tuple[float, float], dtype: np.dtype[Any]) -> tuple[float,
 
 
 def _flat(x: npt.NDArray[Any]) -> FloatArray:
-    """One row for each example, exactly."""
+    """Return one row for each example, in float64, exactly."""
     return np.asarray(x, dtype=np.float64).reshape(len(x), math.prod(x.shape[1:]))
 
 
 def _unit(dtype: np.dtype[Any]) -> float:
-    """Relative error of one rounding to a type; 0 for integers, which are exact."""
+    """Return the relative error of one rounding to a type; 0 for integers, which are exact."""
     return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

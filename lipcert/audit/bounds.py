@@ -1,7 +1,7 @@
-"""Claims: the bounds that an audit compares with what it measures.
+"""Claims: the bounds that an audit compares with its measurements.
 
-Claims are made of a model, by an analysis under settings or by a certificate. Bounds are plain
-numbers by the names of the file; a bound that is absent has no key.
+Claims about a model come from an analysis under settings, or from a certificate. Bounds are plain
+numbers by the names of the file; an absent bound has no key.
 """
 
 import math
@@ -38,11 +38,12 @@ ANALYSIS: Final = "analysis"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """What is claimed, of which network, under which settings.
+    """What is claimed, about which network, under which settings.
 
-    values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the name of a value that file and graph
-    share. groups: with their bounds, infinite where there is none. engine: what is derived of the
-    same network under the same settings. certificate: the one that claims it; None for an analysis.
+    values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the names of values that file and graph
+    share. groups: with their bounds, infinite if there is none. engine: what is derived for the
+    same network under the same settings. certificate: the one that makes the claims; None for an
+    analysis.
     """
 
     origin: str
@@ -55,7 +56,7 @@ class Claims:
 
     @property
     def grad_norm(self) -> float | None:
-        """G of all groups together; None where there is no group, or one has no bound."""
+        """G of all groups together; None if there is no group, or one has no bound."""
         bounds = [group.grad_norm for group in self.groups]
         return finite(total_sensitivity(bounds)) if bounds else None
 
@@ -65,13 +66,14 @@ def claims_of_analysis(
     settings: Settings,
     observe: Progress | None = None,
 ) -> Claims:
-    """What `lipcert analyze` says under these settings."""
+    """Return the claims that `lipcert analyze` derives under these settings."""
     settings = settings.with_inputs(model.graph.inputs)
     return _claimed(bounded(model, settings, observe), settings)
 
 
 def claimed_epsilon(claims: Claims) -> float | str:
-    """The ε of the run: as certified, or as it follows from the settings; or why there is none."""
+    """Return the ε of the run, as certified or as it follows from the settings; or why there is
+    none."""
     if claims.certificate is not None:
         privacy = claims.certificate.privacy
         return NOT_STATED if privacy is None else privacy.epsilon
@@ -85,15 +87,16 @@ def claimed_epsilon(claims: Claims) -> float | str:
 
 
 def are_made_anew(settings: Settings) -> bool:
-    """Whether a run takes its bounds at the weights of every step, and not once for all."""
+    """Whether a run computes its bounds at the weights of every step, and not once for all."""
     return settings.is_stepwise and settings.scope == "point"
 
 
 def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
-    """The claims that apply to these weights.
+    """Return the claims that apply to these weights.
 
-    They are the same, unless a run makes them anew: then they are what `lipcert analyze` derives at
-    these weights, with which training sets its noise; at the weights of the file those at hand.
+    They are the same claims, unless a run computes them anew: then they are what `lipcert analyze`
+    derives at these weights, from which training sets its noise; at the weights of the file, they
+    are the given claims.
     """
     graph = claims.engine.graph
     if not are_made_anew(claims.settings):
@@ -104,7 +107,7 @@ def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
 
 
 def bounded_at(claims: Claims, weights: Mapping[str, FloatArray], settings: Settings) -> Claims:
-    """What `lipcert analyze` derives for the same network and settings at other weights."""
+    """Return what `lipcert analyze` derives for the same network and settings at other weights."""
     found = bounded_again(claims.engine, settings, weights)
     return _claimed(replace(found, graph=graph_at(found.graph, weights)), settings)
 
@@ -127,7 +130,7 @@ def claims_of_certificate(
     origin: str,
     observe: Progress | None = None,
 ) -> Claims:
-    """The claims of a certificate. NoVerdictError where it is about another file."""
+    """Return the claims of a certificate; raise NoVerdictError if it is about another file."""
     if certificate.model.sha256 != model.sha256:
         raise NoVerdictError(
             f"audit: {origin} is about the file with SHA-256 {certificate.model.sha256[:16]}…, and "
@@ -165,7 +168,7 @@ def claims_of_certificate(
 
 
 def settings_of(certificate: Certificate, model: str | Path) -> Settings:
-    """The settings under which the claims of a certificate of a model are made."""
+    """Return the settings under which a certificate of a model makes its claims."""
     try:
         premises = Premises.read(certificate.assumptions)
         loss, parameters = _loss_of(premises)
@@ -209,9 +212,10 @@ def settings_of(certificate: Certificate, model: str | Path) -> Settings:
 
 
 def _loss_of(premises: Premises) -> tuple[str, dict[str, Parameter]]:
-    """The loss, or those of several outputs, and the parameters of the only one, as of `Settings`.
+    """Return the loss, or those of several outputs, and the parameters of a single one, as in
+    `Settings`.
 
-    A loss of each output is stated with all of its parameters.
+    For several outputs, each loss is stated with all of its parameters.
     """
     if not premises.loss_parts:
         only = read_loss(premises.loss, dict(premises.loss_parameters))
@@ -227,7 +231,8 @@ def _loss_of(premises: Premises) -> tuple[str, dict[str, Parameter]]:
 
 
 def _radii(certificate: Certificate, clip: BackpropClipping, model: Path) -> dict[str, Any]:
-    """Those of single layers, as the tables of `Settings` have them: by trained parameters."""
+    """Return the radii of single layers, by trained parameters, as the tables of `Settings` have
+    them."""
     nodes = read_model(model).nodes
     inputs: list[tuple[str, float]] = []
     cotangents: list[tuple[str, float]] = []
@@ -243,7 +248,7 @@ def _radii(certificate: Certificate, clip: BackpropClipping, model: Path) -> dic
 def _trained_between(
     certificate: Certificate, ends: LayerEnds, nodes: Sequence[Node]
 ) -> Iterator[str]:
-    """The trained parameters that the nodes between two values read."""
+    """Return the trained parameters that the nodes between two values read."""
     names = {claim.tensor: claim.name for claim in certificate.parameters}
     needed = {ends[1]}
     for node in reversed(nodes):
@@ -253,7 +258,8 @@ def _trained_between(
 
 
 def _values_of(found: Bounded) -> frozenset[str]:
-    """The values that an audit can measure: those within a step of the core have other names."""
+    """Return the values that an audit can measure; those inside a step of the core have other
+    names."""
     return frozenset((found.graph.input_name, *(node.output for node in found.graph.nodes)))
 
 

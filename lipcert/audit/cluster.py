@@ -1,8 +1,8 @@
-"""Cluster: units of an audit as tasks of Dask. The only module that imports it.
+"""Cluster: units of an audit as tasks of Dask; only this module imports Dask.
 
-Results are given as they come. Invariants: a worker reads every input itself, and does nothing
-where its inputs are not, byte for byte, what the client read; a worker that dies loses the unit
-that it works on, which another worker does again.
+Results are yielded as they arrive. Invariants: a worker reads every input itself, and refuses to
+work unless its inputs are, byte for byte, what the client read; a worker that dies loses the unit
+in progress, which another worker does again.
 """
 
 import re
@@ -27,22 +27,23 @@ from lipcert.version import __version__
 Cluster = str | Client
 _LOCAL: Final = re.compile(r"local(?::([1-9]\d{0,3}))?")
 _RETRIES: Final = 2
-"""of a unit that raised: a file system or a memory may be back"""
+"""Retries of a unit that raised: a file system or memory may be available again."""
 _PATIENCE_SECONDS: Final = 600.0
-"""without any worker"""
+"""Longest time without any worker."""
 _LOOK_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
 _PRELOAD: Final = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-"""interrupting a terminal is the client's matter, which ends its workers"""
+"""Makes workers ignore an interrupt of the terminal; the client handles it, and ends its
+workers."""
 _ALONE: Final = Lock()
-"""switches of torch are of the process, so that one unit is done at a time in each"""
+"""Held while a unit is done: torch's settings belong to the process, so each process does one at a
+time."""
 
 
 @contextmanager
 def workers(cluster: Cluster) -> Iterator[Callable[[Ready, Sequence[Unit]], Iterator[UnitResult]]]:
-    """What does units: on "local", "local:N" (processes of this machine), at the address of a
-    scheduler, or with a client, which stays open.
-    """
+    """Yield a function that does units on "local", "local:N" (N processes of this machine), at the
+    address of a scheduler, or with a client, which stays open."""
     if not isinstance(cluster, str):
         yield lambda ready, units: _results(cluster, ready, units)
         return
@@ -59,7 +60,7 @@ def workers(cluster: Cluster) -> Iterator[Callable[[Ready, Sequence[Unit]], Iter
 
 
 def _local(count: str | None) -> LocalCluster:
-    """Processes of one thread on this machine, without a page of statistics."""
+    """Start single-threaded processes on this machine, without a dashboard."""
     try:
         return LocalCluster(
             n_workers=None if count is None else int(count),
@@ -85,7 +86,7 @@ def _connected(where: str | LocalCluster) -> Client:
 
 
 def _results(client: Client, ready: Ready, units: Sequence[Unit]) -> Iterator[UnitResult]:
-    """The results of units, as they come; NoVerdictError where a unit has none."""
+    """Yield the results of units as they arrive; raise NoVerdictError if a unit has none."""
     if not units:
         return
     tasks = client.map(
@@ -117,7 +118,7 @@ def _results(client: Client, ready: Ready, units: Sequence[Unit]) -> Iterator[Un
 
 
 def _ended(client: Client, tasks: list[Future[Any]]) -> Iterator[tuple[Future[Any], Any]]:
-    """Tasks as they end, with a result or what they raised."""
+    """Yield tasks as they end, with a result or with what they raised."""
     ended = as_completed(tasks, loop=client.loop, with_results=True, raise_errors=False)
     tasks.clear()  # a result is held as long as its task is
     looked = seen = time.monotonic()
@@ -147,7 +148,7 @@ def _has_workers(client: Client) -> bool:
 
 
 def _reason(unit: Unit, answer: Any) -> str:
-    """Why a unit has no result."""
+    """Say why a unit has no result."""
     error = answer[1] if isinstance(answer, tuple) else answer
     if isinstance(error, LipCertError):
         return str(error)
@@ -158,17 +159,17 @@ def _reason(unit: Unit, answer: Any) -> str:
             f"the last at {error.last_worker.address}; where memory ran out, take a smaller "
             "--micro-batch or larger workers"
         )
-    said = " ".join(str(error).split())
+    text = " ".join(str(error).split())
     if isinstance(error, CancelledError):
-        return f"{what} was dropped ({said}); continue from the results that --results DIR keeps"
+        return f"{what} was dropped ({text}); continue from the results that --results DIR keeps"
     return (
-        f"{what} failed on the cluster ({type(error).__name__}: {said}); scheduler and workers "
+        f"{what} failed on the cluster ({type(error).__name__}: {text}); scheduler and workers "
         f"need lipcert[audit,cluster] {__version__}, as it is here"
     )
 
 
 def _unit_done(number: int, *, job: bytes, digest: str, version: str) -> bytes | NoVerdictError:
-    """On a worker: the result of a unit, as a line; or why there is none, where no retry helps."""
+    """On a worker: return the result of a unit as a line; or the error, if no retry can help."""
     try:
         with _ALONE, one_thread():
             ready = _prepared(job, digest, version)
@@ -179,7 +180,7 @@ def _unit_done(number: int, *, job: bytes, digest: str, version: str) -> bytes |
 
 @lru_cache(maxsize=1)
 def _prepared(job: bytes, digest: str, version: str) -> Ready:
-    """On a worker: the job made ready from what this machine sees."""
+    """On a worker: prepare the job from the files that this machine sees."""
     if version != __version__:
         raise NoVerdictError(
             f"lipcert is {__version__} here, but {version} at the client; install the same version"

@@ -1,8 +1,8 @@
-"""Conclusion: from the findings of all units and checks to the report and its verdict.
+"""Conclusion: turn the findings of all units and checks into the report and its verdict.
 
 Invariant: a pass requires that every unit was done, that something was measured, that a recorded
-run was recorded to its end, that every recorded batch was found, that every group has a bound,
-which gradients came near enough to, and that nothing is violated or undecided.
+run was recorded to its end, that every recorded batch was found, that every group has a bound which
+some gradient came close enough to, and that nothing is violated or undecided.
 """
 
 import math
@@ -60,7 +60,7 @@ from lipcert.text.numbers import finite, first_of
 _MOST_NAMES = 4
 _MOST_OBSERVED = 256
 _WORK = 1e9
-"""floating-point operations that measuring gradients may take"""
+"""Floating-point operations that measuring gradients may cost."""
 _WORST_FIRST = (
     Verdict.VIOLATION,
     Verdict.MISMATCH,
@@ -84,7 +84,7 @@ def conclude(
     seconds: float,
     plain_step_ratio: float | None = None,
 ) -> AuditReport:
-    """The report of an audit, with its verdict and the reasons for it."""
+    """Return the report of an audit, with its verdict and the reasons for it."""
     job, claims = ready.job, ready.claims
     precision = None if are_made_anew(claims.settings) else job.precision
     groups = tuple(_group(group, total, precision) for group in claims.groups)
@@ -128,7 +128,7 @@ def conclude(
 
 
 def _recording(ready: Ready) -> Recording | None:
-    """How much of the run there is."""
+    """Return how much of the run was recorded."""
     if ready.recorded is None:
         return None
     settings = ready.claims.settings
@@ -140,7 +140,7 @@ def _recording(ready: Ready) -> Recording | None:
 
 
 def _modes(ready: Ready) -> Modes:
-    """What was audited."""
+    """Return what was audited."""
     job, identity = ready.job, ready.identity
     data = job.data if ready.data is None else ready.data.source
     modes = Modes(data, job.trace, job.attack_steps)
@@ -150,7 +150,8 @@ def _modes(ready: Ready) -> Modes:
 
 
 def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> AuditReport:
-    """The report with the worst verdict that a reason makes, and the reasons in that order."""
+    """Return the report with the worst verdict of any reason, and the reasons from worst to
+    mildest."""
     found = {verdict for verdict, _ in reasons}
     return replace(
         report,
@@ -160,21 +161,21 @@ def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> Audi
 
 
 def with_check(report: AuditReport, check: CheckReport) -> AuditReport:
-    """The report with a check that was made after all others."""
+    """Add a check that was made after all others to the report."""
     report = replace(report, checks=(*report.checks, check))
-    told = [(report.verdict, reason) for reason in report.reasons]
-    return _judged(report, [*told, *_of_checks([check])])
+    known = [(report.verdict, reason) for reason in report.reasons]
+    return _judged(report, [*known, *_of_checks([check])])
 
 
 def _of_checks(checks: Iterable[CheckReport]) -> Iterator[tuple[Verdict, str]]:
-    """What those that are not a pass say."""
+    """Yield verdict and reason of the checks that did not pass."""
     for check in checks:
         if check.verdict is not Verdict.PASS:
             yield check.verdict, check.reason
 
 
 def _gradient(claims: Claims, total: Total) -> GradientAudit:
-    """The gradient of all groups together."""
+    """Return what was measured of the gradient of all groups together."""
     found = (part.of(Family.WHOLE, ALL) for part in total.parts)
     tally = next((item for item in found if item.examples), None)
     if tally is None:
@@ -185,7 +186,7 @@ def _gradient(claims: Claims, total: Total) -> GradientAudit:
 
 
 def _gates(ready: Ready, gradient: GradientAudit) -> tuple[GateResult, ...]:
-    """The gates of the job, against what was bounded and what was found."""
+    """Compare the gates of the job with the bounds and the findings."""
     bound, slack, gates = gradient.grad_norm_bound, gradient.slack, ready.job.gates
     untried = "every gradient is 0" if gradient.examples else "no gradient was measured"
     found: dict[str, float | str] = {
@@ -199,7 +200,8 @@ def _gates(ready: Ready, gradient: GradientAudit) -> tuple[GateResult, ...]:
 
 
 def _sensitivity(claims: Claims, bound: float) -> float:
-    """Sensitivity of a release: as certified, or from the bound of the whole gradient."""
+    """Return the sensitivity of a release: as certified, or from the bound of the whole
+    gradient."""
     stated = None if claims.certificate is None else claims.certificate.network.sensitivity
     if stated is None or are_made_anew(claims.settings):
         return planned_sensitivity(bound, claims.settings)
@@ -207,10 +209,10 @@ def _sensitivity(claims: Claims, bound: float) -> float:
 
 
 def _group(group: Group, total: Total, precision: Precision | None) -> GroupAudit:
-    """precision: None where the bound changes with the weights.
+    """Return the audit of one group.
 
-    The bound is then the one that a norm came closest to, and norms at other weights are given at
-    its scale, as their share of their own bound.
+    precision: None if the bound changes with the weights. The bound is then the one that a norm
+    came closest to; norms at other weights are rescaled to it, by their share of their own bound.
     """
     parts = [part.of(Family.GRADIENT, group.name) for part in total.parts]
     both, bound = parts[0].merged(parts[1]), finite(group.grad_norm)
@@ -241,7 +243,7 @@ def _group(group: Group, total: Total, precision: Precision | None) -> GroupAudi
 
 
 def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
-    """Every value that was watched, in the order of the graph."""
+    """Yield the audit of every watched value, in the order of the graph."""
     graph = claims.engine.graph
     producers = {node.output: node.name for node in graph.nodes}
     bounds = {Family.VALUE: claims.values, Family.COTANGENT: claims.cotangents}
@@ -264,7 +266,7 @@ def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
 
 
 def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[Verdict, str]]:
-    """Why the verdict is not a pass, with what each reason makes of it."""
+    """Yield why the verdict is not a pass, with the verdict that each reason implies."""
     for group in report.groups:
         what = f"the gradient of {group.name}"
         yield from _exceeded("LC301", what, group)
@@ -305,7 +307,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
 
 
 def _untried(report: AuditReport) -> str:
-    """Which bounds could be wrong by how much without being noticed."""
+    """Say which bounds could be wrong, and by how much, without being noticed."""
     groups = sorted(report.untried_groups, key=lambda group: -_factor(group))
     named = [
         f"{group.name} ({_factor(group):.3g})" if math.isfinite(_factor(group)) else group.name
@@ -346,7 +348,7 @@ def _examined(checks: tuple[CheckReport, ...]) -> bool:
 
 
 def _assumptions(claims: Claims) -> Mapping[str, str]:
-    """What the claims are conditional on, in words."""
+    """Describe in words what the claims depend on."""
     settings = claims.settings
     domain = []
     for item in settings.domains:
@@ -371,7 +373,7 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
 
 
 def _mode(layers: tuple[EvalLayer, ...]) -> Mapping[str, str]:
-    """What is assumed of layers that compute something else in train mode."""
+    """Describe the assumption about layers that compute something else in training mode."""
     if not layers:
         return {}
     names = first_of([f"{layer.name} ({layer.kind})" for layer in layers], _MOST_NAMES)
@@ -379,10 +381,10 @@ def _mode(layers: tuple[EvalLayer, ...]) -> Mapping[str, str]:
 
 
 def _usefulness(ready: Ready) -> Usefulness | None:
-    """The noise of one release of the claimed bounds, compared with that of gradient clipping and
-    with gradients at some examples of the audit; None where nothing is trained.
+    """Compare the noise of one release of the claimed bounds with that of gradient clipping, and
+    with gradients at some examples of the audit; None if nothing is trained.
 
-    An attack alone has random admissible examples.
+    An audit that only attacks uses random admissible examples.
     """
     claims, settings = ready.claims, ready.claims.settings
     if not claims.groups:
@@ -393,7 +395,7 @@ def _usefulness(ready: Ready) -> Usefulness | None:
 
 
 def _observed(ready: Ready) -> Observed | None:
-    """Gradients at the first examples that are replayed; None where that would take long."""
+    """Return gradients at the first examples that are replayed; None if that would take long."""
     engine, settings = ready.claims.engine, ready.claims.settings
     unit = next(iter(ready.units), None)
     if unit is None:

@@ -1,8 +1,8 @@
 """Evaluator: the certified graph at one set of weights in one precision, ready to be measured.
 
-Input: claims, a precision, weights, examples. Output: norms of groups, values and cotangents of
-these examples, after the mechanism of the run; and what measuring them costs next to a plain
-training step, side by side.
+Given claims, a precision, weights and examples, a `Bench` returns the norms of groups, values and
+cotangents, after the mechanism of the run, and the cost of measuring them relative to a plain
+training step timed alongside.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def plain_step(network: LoweredNetwork, x: Tensor, losses: Losses) -> None:
-    """Forward, and backward to every trained tensor, as training without privacy does."""
+    """Run a forward pass, and a backward pass to every trained tensor, as training without privacy
+    does."""
     values = {network.graph.input_name: x}
     for node in network.graph.nodes:
         tensors = {}
@@ -71,18 +72,18 @@ class Norms:
         return self.count
 
     def of(self, family: Family) -> Mapping[str, Measured]:
-        """The norms of one family, by name."""
+        """Return the norms of one family, by name."""
         return self.found[family]
 
     def largest(self, family: Family) -> FloatArray | float:
-        """The scale of what may have cancelled: of gradients, cotangents count as well."""
+        """Return the scale of what may have cancelled; for gradients, cotangents count as well."""
         parts = [*self.found[family].values()]
         if family is Family.GRADIENT:
             parts += self.found[Family.COTANGENT].values()
         return largest_of(parts)
 
     def replaced(self, other: Norms, where: npt.NDArray[np.bool_]) -> Norms:
-        """A copy with the norms of some examples taken from another measurement."""
+        """Return a copy with the norms of some examples taken from another measurement."""
         found = {
             family: {
                 name: Measured(put(old.norm, new.norm, where), put(old.error, new.error, where))
@@ -95,7 +96,7 @@ class Norms:
 
 
 class Bench:
-    """The network of the claims, lowered in one precision; made when it is first measured.
+    """The network of the claims in one precision, lowered when it is first measured.
 
     weights: of the parameters by name; None for those of the file.
     """
@@ -126,7 +127,8 @@ class Bench:
         return NormEngine(self._network, watch_values=self._watch_values)
 
     def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
-        """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""
+        """Return the norms of examples, after what the mechanism does to each gradient.  #
+        [examples] each"""
         with self._arithmetic.active():
             found = self._engine.measure(self._inputs(x), self._losses(labels))
         groups = _groups(self._claims, found)
@@ -141,9 +143,10 @@ class Bench:
         )
 
     def plain_step_ratio(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-        """Seconds to measure these examples over those of a plain forward and backward pass.
+        """Return the seconds to measure these examples over those of a plain forward and backward
+        pass.
 
-        The median of several pairs, after one of each that does not count.
+        It is the median of several pairs, after one warm-up pair.
         """
         graph, loss = self._claims.engine.graph, self._claims.engine.loss
         losses = self._losses(checked_labels(loss, labels, graph.output_shape))
@@ -156,9 +159,10 @@ class Bench:
         return statistics.median(ratios[1:])
 
     def _inputs(self, x: npt.NDArray[Any]) -> Tensor:
-        """Examples in this arithmetic; in float64 where float32 does not hold all numbers of rows.
+        """Return examples in this arithmetic; in float64 if float32 cannot hold all row numbers.
 
-        Other numbers may stand beside those of rows, and meet weights of this arithmetic.
+        Other numbers may be joined with the row numbers, and are combined with weights of this
+        arithmetic.
         """
         arithmetic = self._arithmetic
         rows = max(part.ids or 0 for part in self._claims.engine.graph.inputs)
@@ -167,10 +171,12 @@ class Bench:
         )
 
     def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
-        """From logits to the loss of each example, its gradient clipped where the run does so.
+        """Return a function from logits to the loss of each example, with its gradient clipped if
+        the run clips it.
 
-        Always in float64: where an example is classified with confidence, its gradient p − e_y at
-        the logits cancels, and of that a short arithmetic would leave no share that a margin knows.
+        It always computes in float64: if an example is classified with confidence, its gradient p −
+        e_y at the logits cancels, and the error of a shorter arithmetic would be a share of it that
+        no margin covers.
         """
         loss, clip = self._claims.engine.loss, self._claims.settings.loss_clip
         targets = torch.from_numpy(labels).to(self._arithmetic.device)
@@ -182,9 +188,9 @@ class Bench:
 
 
 def _groups(claims: Claims, found: BatchNorms) -> Mapping[str, Measured]:
-    """The joint norm of each group; under gradient clipping, of what the clip leaves of it.
+    """Return the joint norm of each group; under gradient clipping, after the clip.
 
-    Under a flat clip there is one group, so that each clip is of one group by itself.
+    Under a flat clip there is one group, so that each clip concerns one group by itself.
     """
     clip = Clip(clip_of(claims))
     return {
@@ -196,13 +202,13 @@ def _groups(claims: Claims, found: BatchNorms) -> Mapping[str, Measured]:
 @dataclass(frozen=True, slots=True)
 class Clip:
     """g ↦ C·g/max(‖g‖, C), C the radius, which may be inf; with a stability γ, g ↦ C·g/(‖g‖ + γ)
-    (Bu, Wang, Zha and Karypis, Automatic clipping, NeurIPS 2023). Either is at most C long."""
+    (Bu, Wang, Zha and Karypis, Automatic clipping, NeurIPS 2023). The result is at most C long."""
 
     radius: float
     stability: float | None = None
 
     def factors(self, norms: FloatArray) -> FloatArray:
-        """What each gradient of these norms is multiplied by."""
+        """Return the factor for each gradient of these norms."""
         if self.radius == np.inf:
             return np.ones(len(norms))
         if self.stability is None:
@@ -211,7 +217,7 @@ class Clip:
         return np.divide(self.radius, sums, out=np.zeros_like(sums), where=sums > 0.0)
 
     def measured(self, found: Measured) -> Measured:
-        """The norms after the clip; what is not finite stays so.
+        """Return the norms after the clip; norms that are not finite stay so.
 
         Proof: t ↦ min(t, C) moves by no more than t, and t ↦ C·t/(t + γ) by no more than C/(s + γ)
         times as much, s the smallest t there is.
@@ -225,7 +231,8 @@ class Clip:
         return Measured(np.where(np.isfinite(norms), short, norms), error)
 
     def slack(self, found: Measured) -> float:
-        """What a sum loses at most where clips divide by norm + error, and leave some room below C.
+        """Return what a sum loses at most if clips divide by norm + error, and leave some room
+        below C.
 
         Proof: n·(C/n − C/(n + e)) ≤ e·C/n; and n − C·n/(n + e) ≤ e where C lies between the ends;
         with n + γ in place of a divisor n the loss is less. A factor with room for its rounding in
@@ -239,7 +246,7 @@ class Clip:
 
 
 def clip_of(claims: Claims) -> float:
-    """The norm to which the run clips the gradient of each group; inf where it does not."""
+    """Return the norm to which the run clips the gradient of each group; inf if it does not."""
     clip = claims.engine.premises.clip
     if clip is None:
         return math.inf
@@ -249,7 +256,7 @@ def clip_of(claims: Claims) -> float:
 def put(
     old: npt.NDArray[_Number], new: npt.NDArray[_Number], where: npt.NDArray[np.bool_]
 ) -> npt.NDArray[_Number]:
-    """A copy in which the numbers at these places are new ones."""
+    """Return a copy with new numbers at these places."""
     found = old.copy()
     found[where] = new
     return found

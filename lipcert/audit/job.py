@@ -1,4 +1,4 @@
-"""Job: an audit as a description that other processes can read, its units, and shards of them.
+"""Job: the description of an audit, which other processes can read, its units of work, and shards.
 
 Jobs and units are frozen records of plain values, and a job can be written as JSON. Invariant: two
 processes with the same job do the same work on a unit, so that it does not matter which of them
@@ -27,26 +27,35 @@ from lipcert.version import __version__
 
 _SCHEMA: Final = "lipcert.audit-job/3"
 MAX_DETECTABLE_FACTOR: Final = 1e3
-"""how wrong the bound of a group may be unnoticed in a pass, unless a job says otherwise"""
+"""Default limit of the factor by which the bound of a group may be wrong unnoticed in a pass."""
 _SHARD: Final = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An audit. Paths are as given.
+    """An audit; paths are as given.
 
-    model: the ONNX file; certificate: whose claims are audited, None for those of `settings`.
-    data: where examples are, as `lipcert.data.opening` reads it, or a name for those that are
-    handed over as an object; data_x, data_y: names of inputs and labels in it; trace: a recorded
-    run. At least one of data and trace, or attack_steps > 0.
-    attack_steps: steps of the ascent for bad examples, 0 for none; attack_weights: whether it also
-    moves the weights within their constraints.
-    unit_size: examples in one unit of work; micro_batch: examples evaluated at once; limit: audit
-    the first so many examples of a source only.
-    gates: limits of those numbers that an audit knows, `OF_AUDITS`.
-    max_detectable_factor: how wrong the bound of a group may be unnoticed in a pass; inf: any.
-    interrupted: whether the recorded run was killed, so that a trace of fewer steps than declared,
-    or without an end, is all there is, and may pass.
+    At least one of data, trace and attack_steps > 0 is required.
+
+    Args:
+        model: the ONNX file.
+        certificate: makes the claims that are audited; None for those of an analysis under
+            `settings`.
+        data: a source of examples, as `lipcert.data.opening` reads it, or a name for examples that
+            are given as an object.
+        data_x: name of the inputs in the data.
+        data_y: name of the labels in the data.
+        trace: a recorded run.
+        attack_steps: steps of the ascent to bad examples; 0 for no attack.
+        attack_weights: the attack also moves the weights within their constraints.
+        unit_size: number of examples in one unit of work.
+        micro_batch: number of examples evaluated at once.
+        limit: audit only this many examples of a source, from the first.
+        gates: limits of the numbers that an audit computes, `OF_AUDITS`.
+        max_detectable_factor: the factor by which the bound of a group may be wrong unnoticed in a
+            pass; inf for no limit.
+        interrupted: the recorded run was killed, so that a trace with fewer steps than declared, or
+            without an end, is all there is, and may pass.
     """
 
     model: str
@@ -84,13 +93,14 @@ class Job:
             )
 
     def written(self) -> bytes:
-        """The job as a sealed line of JSON; `read` is its inverse."""
+        """Return the job as a sealed line of JSON; `read` is the inverse."""
         line, _ = sealed({"schema": _SCHEMA, "lipcert": __version__, **_CODEC.write(self)}, "")
         return line
 
     @classmethod
     def read(cls, line: bytes, where: str) -> Job:
-        """The job of a line. NoVerdictError where it was changed, or another version wrote it."""
+        """Return the job of a line; raise NoVerdictError if it was changed, or another version
+        wrote it."""
         try:
             members, _ = unsealed(line)
             stamp = [members.pop(name, None) for name in ("schema", "lipcert", "prev")]
@@ -107,7 +117,10 @@ class Job:
             ) from error
 
     def digest(self, inputs: Mapping[str, str]) -> str:
-        """Names this job on these inputs (their digests): results of other jobs never mix in."""
+        """Return a digest of this job and of its inputs (given as digests).
+
+        Results carry it, so that those of other jobs are never mixed in.
+        """
         words = json.dumps([self.written().decode("ascii"), dict(sorted(inputs.items()))])
         return hashlib.sha256(words.encode()).hexdigest()
 
@@ -123,9 +136,9 @@ class Kind(Enum):
 class Unit:
     """A piece of a job: the examples start … stop−1 of a source, at the named weights.
 
-    weights: "model", or "step 200" of the trace. examples: "data", or "step 200". An attack starts
-    from these examples. stop: None: to the end, wherever that is; a source that does not know how
-    many examples it has is one unit, because it can only be read in order.
+    weights: "model", or "step 200" of the trace. examples: "data", or "step 200"; an attack starts
+    from these examples. stop: None: to the end, wherever that is; a source of unknown length is one
+    unit, because it can only be read in order.
     """
 
     number: int
@@ -143,7 +156,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Of every `count` units, the one at `index`, counted from 0."""
+    """The unit at `index`, counted from 0, of every `count` units."""
 
     index: int
     count: int
@@ -157,7 +170,7 @@ class Shard:
 
     @classmethod
     def of(cls, word: str) -> Shard:
-        """The shard that a command line spells 3/8. UsageError for anything else."""
+        """Return the shard that a command line spells 3/8; raise UsageError for anything else."""
         found = _SHARD.fullmatch(word)
         if found is None:
             raise UsageError(f"shard {word!r}: give INDEX/COUNT, 0/4 to 3/4 for four processes")
@@ -168,9 +181,10 @@ class Shard:
 
 
 def units_of(pairs: list[tuple[str, str, int | None]], job: Job, attacked: int) -> tuple[Unit, ...]:
-    """The units of a job, given its (weights, source of examples, number of examples or None).
+    """Return the units of a job.
 
-    attacked: from how many examples at each weights an attack starts.
+    pairs: (weights, source of examples, number of examples or None). attacked: the number of
+    examples from which an attack starts, at each set of weights.
     """
     units: list[Unit] = []
     for weights, examples, count in pairs:

@@ -2,9 +2,9 @@
 
     trainer = Trainer(callbacks=[LipCertCallback("trace/", loss="criterion")])
 
-Uses the hooks of `lightning.pytorch` or `pytorch_lightning`, whichever is installed, and writes the
-trace of `Recorder`, with the examples of every batch that a DataLoader draws, and with the noise
-where the optimizer is one of Opacus. The module must call itself (`self(x)`) in `training_step`,
+It uses the hooks of `lightning.pytorch` or `pytorch_lightning`, whichever is installed, and writes
+the trace of `Recorder`, with the examples of every batch that a DataLoader draws, and with the
+noise if the optimizer is one of Opacus. The module must call itself (`self(x)`) in `training_step`,
 and have one optimizer.
 """
 
@@ -26,10 +26,12 @@ _HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
 
 
 class RecordingHooks:
-    """The hooks; loss: name of the module's attribute that holds its loss function.
+    """The hooks of the callback; `recorder` exists while the fit runs.
 
-    declared: arguments of `Recorder.declare`. options: of `Recorder`: every, detail, store_data,
-    model_file. `recorder` is there while the fit runs.
+    Args:
+        loss: name of the module's attribute that holds its loss function.
+        declared: arguments of `Recorder.declare`.
+        options: of `Recorder`: every, detail, store_data, model_file.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class RecordingHooks:
             source.dataloader = partial(_watched, source.dataloader)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin, once the module is on its device and the optimizers exist."""
+        """Begin to record, once the module is on its device and the optimizers exist."""
         optimizers = list(trainer.optimizers)
         if len(optimizers) != 1:
             raise UsageError(
@@ -79,7 +81,7 @@ class RecordingHooks:
                 setattr(pl_module, self._loss, self.recorder.wrap_loss(self._original_loss))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Say what is known of batches and noise."""
+        """Record what the loader and the optimizer show of batches and noise."""
         del pl_module
         if self.recorder is None:
             return
@@ -91,14 +93,14 @@ class RecordingHooks:
             self.recorder.wrap_loader(seen)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """The training came to its end."""
+        """End the recording after training has finished."""
         del trainer
         if self.recorder is not None:
             self.recorder.close()
         self._restore(pl_module)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The training did not: what was recorded is kept, and does not claim to be complete."""
+        """Keep what was recorded when training fails, without a regular end."""
         del trainer
         if self.recorder is not None:
             self.recorder.__exit__(type(exception), exception, None)
@@ -111,7 +113,7 @@ class RecordingHooks:
 
 
 def _watched(make: Callable[[], Any]) -> Any:
-    """What it makes; batches are seen from the first on."""
+    """Call `make`, and watch the batches of its loader from the first on."""
     loader = make()
     if Drawn.knows(loader):
         Drawn.of(loader)
@@ -119,7 +121,7 @@ def _watched(make: Callable[[], Any]) -> Any:
 
 
 def callback_class() -> type:
-    """The base class that Trainers expect; without Lightning any will do."""
+    """Return the base class that Trainers expect; without Lightning, `object`."""
     for home in _HOMES:
         try:
             found: type = importlib.import_module(home).Callback

@@ -1,8 +1,7 @@
-"""Observation: what a recorder sees of torch, without touching it.
+"""Observation: what a recorder reads from torch objects, without changing them.
 
-Input: tensors, modules, generators; a loss function of logits and labels. Output: copies in main
-memory, digests, names and flags; the reduction of the loss. Invariant: nothing here draws a random
-number, writes to a tensor, or builds a graph.
+From tensors, modules, generators and loss functions it takes copies in main memory, digests, names
+and flags. Invariant: nothing here draws a random number, writes to a tensor, or builds a graph.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ from lipcert.version import __version__
 _CONVOLUTIONS: Final[Any] = torch.backends.cudnn.conv  # type: ignore[attr-defined]
 _FUNC: Final[Any] = torch._C._functorch
 _DIGITS: Final = 32
-"""of a digest: 128 bits are enough to tell states apart"""
+"""Length of a digest: 128 bits are enough to tell states apart."""
 _WRAPPERS: Final[Mapping[str, str]] = {
     "AbstractGradSampleModule": "_module",
     "DataParallel": "module",
@@ -36,11 +35,11 @@ _WRAPPERS: Final[Mapping[str, str]] = {
     "DistributedDataParallel": "module",
     "OptimizedModule": "_orig_mod",
 }
-"""class of a wrapper → attribute that holds what it wraps"""
+"""Class of a wrapper → the attribute that holds what it wraps."""
 
 
 def copied(tensor: Tensor) -> StoredTensor:
-    """A copy of a tensor as it is now."""
+    """Return a copy of a tensor as it is now."""
     if type(tensor).__name__ == "DTensor":
         raise UsageError("recorder: a parameter is sharded over processes; record replicated ones")
     dense = _bare(tensor.detach())
@@ -55,19 +54,20 @@ def copied(tensor: Tensor) -> StoredTensor:
 
 
 def is_transformed(tensor: object) -> bool:
-    """Whether it stands for several or for a derivative, within a transform of torch.func."""
+    """Whether a tensor represents several tensors or a derivative, inside a transform of
+    torch.func."""
     return isinstance(tensor, Tensor) and _FUNC.is_functorch_wrapped_tensor(tensor)
 
 
 def _bare(tensor: Tensor) -> Tensor:
-    """The numbers of a parameter that is differentiated by torch.func."""
+    """Return the numbers of a parameter that is differentiated by torch.func."""
     while _FUNC.is_gradtrackingtensor(tensor):
         tensor = _FUNC.get_unwrapped(tensor).detach()
     return tensor
 
 
 def hookable(optimizer: Optimizer) -> Optimizer:
-    """The optimizer; UsageError for one whose steps cannot be watched."""
+    """Return the optimizer; raise UsageError if its steps cannot be watched."""
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise UsageError(
             f"recorder: the steps of {type(optimizer).__name__} cannot be seen, because its "
@@ -78,9 +78,10 @@ def hookable(optimizer: Optimizer) -> Optimizer:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The network inside the wrappers that parallel, private or compiled training puts around.
+    """Return the network inside the wrappers of parallel, private or compiled training.
 
-    Raises UsageError for what is not a module.
+    Raises:
+        UsageError: if the argument is not a module.
     """
     if not isinstance(module, nn.Module):
         raise UsageError(f"a {type(module).__name__} is not a module: give the network itself")
@@ -93,13 +94,13 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def unwrapped_loss(loss_fn: Any) -> Any:
-    """The loss inside one that ghost clipping differentiates twice."""
+    """Return the loss inside one that ghost clipping differentiates twice."""
     names = {kind.__name__ for kind in type(loss_fn).__mro__}
     return loss_fn.criterion if "DPLossFastGradientClipping" in names else loss_fn
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """The optimizer that takes the step, inside those that wrap it."""
+    """Return the optimizer that takes the step, inside those that wrap it."""
     wrapped = (getattr(optimizer, name, None) for name in ("original_optimizer", "optimizer"))
     inner = next((item for item in wrapped if isinstance(item, Optimizer)), None)
     return optimizer if inner is None else innermost(inner)
@@ -108,7 +109,7 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 def options_of(
     optimizer: Optimizer, names: Mapping[Tensor, str]
 ) -> tuple[tuple[OptimizerGroup, ...], tuple[str, ...]]:
-    """Its hyper-parameters by group, and which of them are not numbers."""
+    """Return its hyper-parameters by group, and the names of those that are not numbers."""
     groups: list[OptimizerGroup] = []
     unwritten: dict[str, None] = {}
     for group in optimizer.param_groups:
@@ -127,7 +128,7 @@ def options_of(
 def state_of(
     optimizer: Optimizer, names: Mapping[Tensor, str]
 ) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
-    """Tensors and numbers of its state, and which parts of it are something else."""
+    """Return tensors and numbers of its state, and the names of parts that are something else."""
     found: dict[str, StoredTensor] = {}
     unwritten: dict[str, None] = {}
     for parameter, state in optimizer.state.items():
@@ -142,7 +143,7 @@ def state_of(
 
 
 def _numbers(value: object) -> tuple[float, ...] | None:
-    """A hyper-parameter as numbers; None where it is none."""
+    """Return a hyper-parameter as numbers; None if it does not consist of numbers."""
     if value is None:
         return ()
     if isinstance(value, tuple | list):
@@ -155,18 +156,20 @@ def _numbers(value: object) -> tuple[float, ...] | None:
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor, by name."""
+    """Return the shape of each tensor, by name."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def named_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Buffers that a trace can hold: those of real numbers."""
+    """Return the buffers that a trace can hold: those of real numbers."""
     return {name: item for name, item in module.named_buffers() if not item.is_complex()}
 
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Several inputs [examples, ...] as one [examples, entries], in a type that holds all numbers,
-    as `data` puts arrays together."""
+    """Concatenate several inputs [examples, ...] to [examples, entries].
+
+    The dtype holds all numbers, as when `data` joins arrays.
+    """
     kinds = {part.dtype for part in parts}
     kind = next(iter(kinds))
     if len(kinds) > 1:
@@ -176,7 +179,7 @@ def side_by_side(parts: Sequence[Tensor]) -> Tensor:
 
 
 def apart(x: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The inputs that stand side by side, in the shapes and types of others."""
+    """Split inputs that were concatenated, into the shapes and dtypes of others."""
     sizes = [math.prod(part.shape[1:]) for part in like]
     found = zip(torch.split(x, sizes, dim=1), like, strict=True)
     return tuple(own.reshape(len(x), *part.shape[1:]).to(part.dtype) for own, part in found)
@@ -185,7 +188,7 @@ def apart(x: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def named_inputs(
     arguments: tuple[object, ...], keywords: Mapping[str, object]
 ) -> dict[str, Tensor]:
-    """The tensors among the arguments: "input" for the first, "input.1", "input.name" …"""
+    """Return the tensors among the arguments: "input" for the first, "input.1", "input.name" …"""
     found: dict[str, Tensor] = {}
     for place, value in [*enumerate(arguments), *keywords.items()]:
         if isinstance(value, Tensor):
@@ -194,10 +197,10 @@ def named_inputs(
 
 
 def by_example(labels: Tensor, examples: int | None) -> Tensor:
-    """Labels of tokens that stand in one row for all examples, as [examples, tokens].
+    """Reshape labels of tokens that are in one row for all examples to [examples, tokens].
 
     Losses of torch take scores as [examples, classes, tokens], or the tokens of all examples one
-    after another, as `scores.flatten(0, 1)` has them.
+    after another, as in `scores.flatten(0, 1)`.
     """
     if not examples or labels.dim() != 1 or len(labels) == examples or len(labels) % examples:
         return labels
@@ -205,7 +208,7 @@ def by_example(labels: Tensor, examples: int | None) -> Tensor:
 
 
 def arithmetic_of(parameter: Tensor) -> Arithmetic:
-    """Where a parameter lies, and the flags under which it is used now."""
+    """Return the device of a parameter, and the flags under which it is used now."""
     device = parameter.device.type
     autocast = torch.is_autocast_enabled(device)
     return Arithmetic(
@@ -219,7 +222,7 @@ def arithmetic_of(parameter: Tensor) -> Arithmetic:
 
 
 def generator_digests(device: torch.device) -> dict[str, str]:
-    """Digests of the states of the global random generators."""
+    """Return digests of the states of the global random generators."""
     version, numbers, gauss = random.getstate()
     kind, words, *rest = np.random.get_state()
     found = {
@@ -235,7 +238,7 @@ def generator_digests(device: torch.device) -> dict[str, str]:
 def noise_generator_digest(
     generator: torch.Generator | np.random.Generator | None, device: torch.device
 ) -> str:
-    """Digest of the state of a generator; None: of the global one of the device."""
+    """Return a digest of the state of a generator; None: of the global one of the device."""
     if isinstance(generator, np.random.Generator):
         pieces: list[Any] = []
         for name, value in _flat(generator.bit_generator.state):
@@ -250,7 +253,7 @@ def noise_generator_digest(
 
 
 def _flat(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The members of a state, and of the states within it."""
+    """Yield the members of a state, and of the states within it."""
     for name, value in state.items():
         if isinstance(value, Mapping):
             yield from _flat(value)
@@ -259,7 +262,7 @@ def _flat(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what decides about numbers."""
+    """Return the versions of the libraries that determine numbers."""
     found = {
         "lipcert": __version__,
         "numpy": np.__version__,
@@ -276,19 +279,21 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _digest(*pieces: Any) -> str:
-    """Of the bytes of all pieces."""
+    """Return a digest of the bytes of all pieces."""
     return hashlib.sha256(b"".join(pieces)).hexdigest()[:_DIGITS]
 
 
 def reduction_of(word: object, result: Tensor) -> Reduction | None:
-    """How a loss combines examples: as its result shows, or else as this word of it says."""
+    """Return how a loss combines examples: as its result shows, or else as its `reduction`
+    states."""
     if result.dim():
         return Reduction.NONE
     return next((item for item in Reduction if item.value == word), None)
 
 
 def default_reduction(loss_fn: Callable[..., Any]) -> object:
-    """The default of its parameter `reduction`; None where there is no such parameter."""
+    """Return the default of the function's parameter `reduction`; None if it has no such
+    parameter."""
     try:
         parameter = inspect.signature(loss_fn).parameters.get("reduction")
     except (TypeError, ValueError):

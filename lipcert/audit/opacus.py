@@ -1,4 +1,4 @@
-"""Opacus: record from the private optimizer itself what it adds to which gradients.
+"""Opacus: record, from the private optimizer itself, what noise it adds to which gradients.
 
     model, optimizer, loader = PrivacyEngine().make_private(…)
     recorder = lipcert.Recorder("trace/", model, optimizer)
@@ -9,11 +9,11 @@ generator, clean and noised gradients of every step, the examples of every batch
 declaration. Both gradients are those of the sum over examples, before Opacus divides. Opacus itself
 is never imported.
 
-Flat and per-layer clipping, in the modes "hooks", "functorch", "ew" and "ghost", and batches that
-BatchMemoryManager splits are supported. Of several processes, of which the first one draws the
-noise and each clips its part of the batch, every rank records its batches, and the sums over all
-ranks, for which detailed steps add up copies. What a trace cannot describe is refused: radii that
-adapt, and parameters that are sharded.
+It supports flat and per-layer clipping, in the modes "hooks", "functorch", "ew" and "ghost", and
+batches that BatchMemoryManager splits. With several processes, where the first one draws the noise
+and each clips its part of the batch, every rank records its batches, and the sums over all ranks,
+for which detailed steps add up copies. What a trace cannot describe is refused: radii that adapt,
+and parameters that are sharded.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ _REFUSED: Final = {
 
 @runtime_checkable
 class _PrivateOptimizer(Protocol):
-    """What is used of `opacus.optimizers.DPOptimizer`."""
+    """The part of `opacus.optimizers.DPOptimizer` that is used."""
 
     noise_multiplier: float
     max_grad_norm: float
@@ -52,15 +52,15 @@ class _PrivateOptimizer(Protocol):
 
 
 def is_private(optimizer: object) -> TypeGuard[_PrivateOptimizer]:
-    """Whether it is one that Opacus made."""
+    """Whether Opacus made this optimizer."""
     return isinstance(optimizer, _PrivateOptimizer)
 
 
 def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None) -> None:
-    """Record what the optimizer noises, from its next step on; before the first one.
+    """Record what the optimizer noises, from its next step on; call it before the first step.
 
-    data_loader: as `make_private` returned it, for the sampling and the examples of batches. One
-    that BatchMemoryManager makes of it needs nothing more.
+    data_loader: as `make_private` returned it, for the sampling and the examples of batches. A
+    loader that BatchMemoryManager makes from it needs nothing more.
     """
     if not is_private(optimizer):
         raise UsageError(
@@ -117,7 +117,8 @@ def _require_supported(optimizer: _PrivateOptimizer) -> None:
 
 
 def _require_place(recorder: Recorder, optimizer: _PrivateOptimizer) -> tuple[int, int]:
-    """The rank of this process among how many, which the recorder must know alike."""
+    """Return the rank of this process and the number of ranks; both must be those of the
+    recorder."""
     place = int(getattr(optimizer, "rank", 0)), int(getattr(optimizer, "world_size", 1))
     if recorder.place != place:
         rank, ranks = place
@@ -131,8 +132,11 @@ def _require_place(recorder: Recorder, optimizer: _PrivateOptimizer) -> tuple[in
 
 
 def _require_own_seeds(recorder: Recorder, data_loader: Any, ranks: int) -> None:
-    """UsageError where ranks draw from one state: the examples of a batch then come together, and
-    one that an attacker knows of shows whether another is there."""
+    """Raise UsageError if ranks draw from the same generator state.
+
+    The examples of a batch then come together, and one that an attacker knows shows whether another
+    is there.
+    """
     generator = getattr(data_loader.batch_sampler, "generator", None)
     states: list[Any] = [None] * ranks
     dist.all_gather_object(states, recorder.state_of(generator))
@@ -145,7 +149,7 @@ def _require_own_seeds(recorder: Recorder, data_loader: Any, ranks: int) -> None
 
 
 def _added_up(recorder: Recorder, gradients: dict[str, Tensor], ranks: int) -> dict[str, Tensor]:
-    """The sum over all ranks, where this step is recorded with its tensors."""
+    """Return the sum over all ranks, if this step is recorded with its tensors."""
     if ranks == 1 or not recorder.is_detailed:
         return gradients
     total = {name: gradient.detach().clone() for name, gradient in gradients.items()}
@@ -161,7 +165,7 @@ def _refused(what: str, why: str) -> UsageError:
 def _groups(
     optimizer: _PrivateOptimizer, names: Mapping[nn.Parameter, str]
 ) -> dict[str, tuple[str, ...]]:
-    """What is clipped together: everything, or each tensor by itself."""
+    """Return what is clipped together: everything, or each tensor by itself."""
     unknown = sum(parameter not in names for parameter in optimizer.params)
     if unknown:
         raise UsageError(
@@ -173,7 +177,8 @@ def _groups(
 
 
 def _radii(optimizer: _PrivateOptimizer, groups: Iterable[str]) -> dict[str, float]:
-    """What each group is clipped to, of which those of single tensors are in their order."""
+    """Return the norm to which each group is clipped; those of single tensors are in their
+    order."""
     each = getattr(optimizer, "max_grad_norms", (optimizer.max_grad_norm,))
     return {group: float(radius) for group, radius in zip(groups, each, strict=True)}
 
@@ -202,7 +207,10 @@ def _declare(
 
 
 def _watch(recorder: Recorder, data_loader: Any) -> None:
-    """Poisson batches have a rate; without it, batches of a RandomSampler are shuffled ones."""
+    """Declare the sampling and watch the loader.
+
+    Poisson batches have a rate; without a rate, batches of a RandomSampler are shuffled.
+    """
     rate = getattr(data_loader, "sample_rate", None)
     declared: dict[str, Any] = {}
     if isinstance(rate, float):
@@ -216,7 +224,7 @@ def _watch(recorder: Recorder, data_loader: Any) -> None:
 def _named(
     names: Mapping[nn.Parameter, str], parameters: list[nn.Parameter], attribute: str
 ) -> dict[str, Tensor]:
-    """The attribute of each parameter that has one, in the parameter's shape."""
+    """Return this attribute of each parameter that has it, in the parameter's shape."""
     found: dict[str, Tensor] = {}
     for parameter in parameters:
         value = getattr(parameter, attribute, None)

@@ -1,18 +1,16 @@
-"""The step of a recording that is under way, pass by pass.
+"""The step of a recording in progress, and the examples of its forward passes.
 
-Input: what hooks see of forward passes and losses, and what the training loop states about them.
-Output: the batches of the step. Invariant: what was stated and what was seen agree, or a UsageError
-says how they differ.
+A `Flight` collects what hooks see of forward passes and losses, and what the training loop states
+about them, and returns the batches of the step. Invariant: what was stated and what was seen agree,
+or a UsageError says how they differ.
 
-Which examples a forward pass has, known from the sampler of the loader that they come from.
+A `Drawn` watches a DataLoader that draws batches of indices, and returns the indices of each
+training pass, in the order of the data set. Invariant: the loader yields the batches that it would
+have yielded; its sampler draws no more and no fewer, and stays an instance of its class.
 
-Input: a DataLoader that draws batches of indices. Output: the indices of each pass of training, in
-the order of the data set. Invariant: the loader gives the batches that it would have given; its
-sampler draws no more and no fewer, and stays an instance of its class.
-
-Loaders run ahead of training, and may split what was drawn over several passes: batches are queued
-as they are drawn, and passes take as many examples as they have. Where a step does not have what
-was drawn for it, its examples are not recorded, with a warning; the next epoch begins anew.
+Loaders run ahead of training, and may split a drawn batch over several passes: batches are queued
+as they are drawn, and passes take as many examples as they have. If a step does not have what was
+drawn for it, its examples are not recorded, with a warning; the next epoch begins anew.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _LONGEST_INDEX: Final = 1 << 20
 
 @dataclass(slots=True)
 class _Pass:
-    """A forward pass so far: what was said of it, what was seen, and whose output it gave."""
+    """A forward pass so far: what was stated about it, what was seen, and its output."""
 
     batch: Batch
     described: bool
@@ -54,10 +52,10 @@ class _Pass:
 
 @dataclass(slots=True)
 class Flight:
-    """The step that is under way.
+    """The step in progress.
 
     step: what is known of it besides its passes. detailed: whether its tensors are recorded;
-    stores: and the examples among them.
+    stores: whether its examples are, too.
     """
 
     step: Step
@@ -66,18 +64,21 @@ class Flight:
     passes: list[_Pass] = field(default_factory=list)
 
     def note(self, **members: Any) -> None:
-        """Put what became known into the step."""
+        """Add members to the step."""
         self.step = replace(self.step, **members)
 
     @property
     def begun(self) -> bool:
-        """Whether what is seen once, when a step begins, was seen."""
+        """Whether the observations that are made once per step were made."""
         return bool(self.step.generators)
 
     def enter(
         self, inputs: Mapping[str, Tensor], said: Batch | None, source: Tensor | None
     ) -> None:
-        """A forward pass begins; said, source: what the loop stated about it before."""
+        """Begin a forward pass.
+
+        said, source: what the loop stated about it before.
+        """
         batch = said or Batch()
         if "input" in inputs and inputs["input"].dim():
             batch = _of_size(batch, len(inputs["input"]))
@@ -91,11 +92,12 @@ class Flight:
         self.passes.append(seen)
 
     def leave(self, output: Tensor) -> None:
-        """The forward pass has this output."""
+        """Note the output of the forward pass."""
         self.passes[-1].output = weakref.ref(output)
 
     def see_loss(self, reduction: object, arguments: tuple[object, ...], result: object) -> None:
-        """Attach a loss to the forward pass whose output it is of, else to the last without one."""
+        """Attach a loss to the forward pass whose output it takes, or else to the last one without
+        a loss."""
         tensors = [item for item in arguments if isinstance(item, Tensor)]
         if not (isinstance(result, Tensor) and result.requires_grad and tensors):
             return
@@ -110,7 +112,8 @@ class Flight:
             seen.tensors["labels"] = observation.copied(labels)
 
     def describe(self, said: Batch) -> None:
-        """A description that no forward pass followed: of the last pass, or of an empty batch."""
+        """Add a description without a forward pass after it: of the last pass, or of an empty
+        batch."""
         if self.passes and not self.passes[-1].described:
             last = self.passes[-1]
             last.described = True
@@ -126,13 +129,13 @@ class Flight:
         self.passes.append(_Pass(said, described=True))
 
     def forget_members(self) -> None:
-        """Forget which examples the step has, as this turned out not to be known."""
+        """Forget which examples the step has, because the record turned out to be unreliable."""
         for seen in self.passes:
             seen.batch = replace(seen.batch, index=None)
 
     def batches(self) -> Iterator[tuple[Batch, Mapping[str, StoredTensor], bool]]:
-        """Every pass with its loss, the tensors that are to be stored with it or named, and
-        whether the inputs were drawn into the domain after that."""
+        """Yield for every pass its batch with its loss, the tensors to store or name, and whether
+        its inputs were moved into the domain afterwards."""
         if not self.passes:
             warnings.warn(
                 "recorder: a step of the optimizer had no forward pass that was seen: call the "
@@ -159,7 +162,7 @@ def described(
     reduction: str | None = None,
     divisor: float | None = None,
 ) -> Batch:
-    """What a loop states about a batch, checked; UsageError otherwise."""
+    """Return what a loop states about a batch; raise UsageError if it is invalid."""
     rate = None if rate is None else number("recorder: rate", rate)
     divisor = None if divisor is None else number("recorder: divisor", divisor)
     check_positive("recorder: rate", rate)
@@ -176,7 +179,8 @@ def described(
 
 
 def index_of(index: Iterable[int] | Tensor) -> IndexArray:
-    """The places of examples in the data, as whole numbers from 0 on; UsageError otherwise."""
+    """Return the indices of examples in the data; raise UsageError unless they are whole numbers ≥
+    0."""
     values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(list(index))
     is_whole = values.dtype.kind in "iu" or not values.size
     if values.ndim != 1 or not is_whole or (values.size and values.min() < 0):
@@ -187,7 +191,7 @@ def index_of(index: Iterable[int] | Tensor) -> IndexArray:
 
 
 def _of_size(batch: Batch, size: int) -> Batch:
-    """The batch, whose input has this many rows."""
+    """Return the batch, whose input has this many rows."""
     if batch.examples not in (None, size):
         raise UsageError(
             f"recorder: {batch.examples} examples were described, and the first axis of the "
@@ -197,7 +201,7 @@ def _of_size(batch: Batch, size: int) -> Batch:
 
 
 class Drawn:
-    """The batches that a loader has drawn and training has not had yet."""
+    """The batches that a loader has drawn and that training has not used yet."""
 
     def __init__(self, sampler: Any, examples: int) -> None:
         self._examples = examples
@@ -208,10 +212,13 @@ class Drawn:
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> Drawn:
-        """The index of this loader; the same again where it is watched already.
+        """Return the object that watches this loader; the same one if it is watched already.
 
-        UsageError where `knows` is False. The sampler changes its class for a subclass, because
-        loaders keep theirs, and others ask for its class.
+        The sampler's class is replaced by a subclass, because loaders keep their sampler, and other
+        code checks its class.
+
+        Raises:
+            UsageError: if `knows` is False.
         """
         if not cls.knows(loader):
             raise UsageError(
@@ -225,12 +232,12 @@ class Drawn:
 
     @staticmethod
     def knows(loader: object) -> bool:
-        """Whether there are indices to be seen."""
+        """Whether the loader draws batches of indices."""
         is_map = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
         return is_map and getattr(loader, "batch_sampler", None) is not None
 
     def take(self, size: int) -> IndexArray | None:
-        """The indices of a pass of this size; None where they are not known."""
+        """Return the indices of a pass of this size; None if they are not known."""
         if self._lost:
             return None
         head = self._queue.popleft() if self._queue else None

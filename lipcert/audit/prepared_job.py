@@ -1,6 +1,6 @@
-"""A job with everything that it refers to, read, imported and bounded.
+"""Prepare a job: read, import and bound everything that it refers to.
 
-`prepare` yields the claims, the sources of weights and examples by name, the units of work, and a
+`prepare` returns the claims, the sources of weights and examples by name, the units of work, and a
 digest of it all.
 """
 
@@ -36,15 +36,15 @@ from lipcert.importer.model import ImportedModel
 from lipcert.settings.values import besides_the_run, missing
 
 DATA: Final = "data"
-"""the examples of the data file"""
+"""Name of the examples of the data file."""
 RANDOM: Final = "random inputs"
-"""examples drawn from the input domain, where an attack has no data to start from"""
+"""Name of examples drawn from the input domain, if an attack has no data to start from."""
 _STARTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """A job with everything it refers to.
+    """A job with everything that it refers to.
 
     identity: of the data. digest: of the job and the content of its inputs, or of their identity.
     """
@@ -59,7 +59,7 @@ class Ready:
     digest: str
 
     def examples(self, name: str) -> Readable:
-        """Examples by the name that units use."""
+        """Return examples by the name that units use."""
         if self.data is not None and name == DATA:
             return self.data
         if self.recorded is not None and name != RANDOM:
@@ -99,7 +99,8 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
 
 
 def _require_settings(job: Job) -> None:
-    """UsageError that lists what is missing; of a run only where its ε, or σ from it, is asked."""
+    """Raise UsageError with the settings that are missing; those of the run only if ε, or σ, needs
+    them."""
     asks, settings = job.settings.asks, job.settings
     if job.gates.max_epsilon is None and settings.target_epsilon is None:
         asks = besides_the_run(asks)
@@ -116,8 +117,11 @@ def _data(job: Job, graph: Graph, examples: object) -> DataSet | None:
 
 
 def _recorded(trace: Trace, claims: Claims, data: DataSet | None) -> RecordedTensors:
-    """What a run recorded. NoVerdictError where it recorded indices by which its examples cannot be
-    looked up in the data."""
+    """Return what a run recorded.
+
+    Raises:
+        NoVerdictError: if it recorded indices that cannot be looked up in the data.
+    """
     is_named = trace.manifest.examples_key is not None
     if is_named and data is not None and data.count is None:
         raise NoVerdictError(
@@ -129,7 +133,7 @@ def _recorded(trace: Trace, claims: Claims, data: DataSet | None) -> RecordedTen
 
 
 def _require_clips(trace: Trace, claims: Claims) -> None:
-    """UsageError where a run clips gradients and the bounds are of gradients as they are."""
+    """Raise UsageError if a run clips gradients and the bounds are for unclipped gradients."""
     radii = trace.manifest.declaration.clip_norms
     if radii and not claims.settings.enforced.clips_gradients:
         scope = "--clip-scope group --group parameter " if len(radii) > 1 else ""
@@ -145,11 +149,11 @@ def _require_clips(trace: Trace, claims: Claims) -> None:
 def _pairs(
     data: DataSet | None, recorded: RecordedTensors | None
 ) -> list[tuple[str, str, int | None]]:
-    """Which weights meet which examples: (weights, examples, number of examples).
+    """Return which weights meet which examples: (weights, examples, number of examples).
 
     Every recorded batch meets the weights that it met in training. The data meet the weights of the
-    file, or every recorded set of weights; unless they are the data set of the run, in which its
-    batches are found.
+    file, or every recorded set of weights; except if they are the data set of the run, in which its
+    batches are looked up.
     """
     if recorded is None:
         return [(MODEL, RANDOM, 0) if data is None else (MODEL, DATA, data.count)]
@@ -165,7 +169,7 @@ def _pairs(
 def _inputs(
     model: ImportedModel, job: Job, data: Identity | None, trace: Trace | None
 ) -> Mapping[str, str]:
-    """Digests of everything that the job reads."""
+    """Return digests of everything that the job reads."""
     found = {"model": model.sha256, **{f"beside {k}": v for k, v in model.external.items()}}
     if job.certificate is not None:
         found["certificate"] = hashlib.sha256(Path(job.certificate).read_bytes()).hexdigest()
@@ -184,7 +188,8 @@ def _certificate(path: Path) -> Certificate:
 
 
 def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
-    """Examples of the input domain; NoVerdictError where the labels of the loss are not known."""
+    """Draw examples of the input domain; raise NoVerdictError if the labels of the loss are not
+    known."""
     random = np.random.default_rng(seed)
     engine = claims.engine
     domain = engine.domain.window()

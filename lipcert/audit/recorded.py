@@ -1,19 +1,18 @@
-"""Recorded runs: the weights and batches of a trace, by names that units of work use.
+"""Recorded runs: the weights and batches of a trace, by the names that units of work use.
 
-Weights have the names of the graph that was bounded. NoVerdictError says where trace and graph do
-not belong together. Invariant: what the graph may not vary, that is frozen parameters and
-statistics, is that of the file, number by number.
+Weights are translated to the names of the bounded graph. A NoVerdictError says how trace and graph
+do not belong together. Invariant: what the graph treats as constant, that is frozen parameters and
+statistics, has exactly the numbers of the file.
 
 A set of weights is called "step 200": those from which step 200 started; with several ranks "step
-200, rank 1". "after step 200" are those that the optimizer left. They are not checkpoints: a
-projection onto constraints comes after the optimizer, so that no bound applies to them.
+200, rank 1". The weights "after step 200" are those that the optimizer left. They are not
+checkpoints: a projection onto constraints follows the optimizer, so that no bound applies to them.
 
-Names: which recorded tensor is which parameter of the graph.
-
-Input: a graph, the shapes that a trace records, and the recorded numbers where names do not
-suffice. Output: for each parameter of the graph the recorded name and its orientation, or a
-NoVerdictError that names what could not be matched. Invariant: nothing is guessed: a name agrees up
-to a prefix, or the numbers agree exactly and with one tensor only.
+`matched` finds which recorded tensor is which parameter of the graph, from the shapes that a trace
+records and, if names do not suffice, from the recorded numbers. It returns for each parameter the
+recorded name and its orientation, or raises a NoVerdictError that names what could not be matched.
+Invariant: nothing is guessed: a name agrees up to a prefix, or the numbers agree exactly and with
+one tensor only.
 """
 
 import math
@@ -42,7 +41,7 @@ from lipcert.settings.settings import Settings
 from lipcert.text.numbers import first_of
 
 Snapshot: TypeAlias = Mapping[str, npt.NDArray[Any]]
-"""recorded tensors by name"""
+"""Recorded tensors by name."""
 _NAMED: Final = 3
 
 
@@ -54,7 +53,8 @@ class Match:
     transposed: bool = False
 
     def numbers(self, snapshot: Snapshot) -> FloatArray:
-        """The numbers as the graph has them; float64 holds every recorded number exactly."""
+        """Return the numbers in the graph's orientation; float64 holds every recorded number
+        exactly."""
         array = snapshot[self.recorded].astype(np.float64)
         return array.T if self.transposed else array
 
@@ -64,11 +64,11 @@ def matched(
     recorded: Mapping[str, Shape],
     snapshots: Callable[[], Iterable[Snapshot]],
 ) -> Mapping[str, Match]:
-    """The recorded tensor of every parameter that is trained, and of others where there is one.
+    """Return the recorded tensor of every trained parameter, and of other parameters that have one.
 
-    First by name: equal, or one ends in the other behind a dot ("module.fc.weight"). Exporters
-    that make up names ("onnx::MatMul_12") leave the numbers: they decide where some recorded set
-    of weights is, number by number, that of the file.
+    Names are compared first: they are equal, or one ends in the other after a dot
+    ("module.fc.weight"). For names that an exporter made up ("onnx::MatMul_12"), the numbers
+    decide: some recorded set of weights must equal that of the file, number by number.
     """
     _refuse_folded(graph)
     found = {
@@ -94,7 +94,7 @@ def matched(
 
 
 def _by_name(name: str, shape: Shape, recorded: Mapping[str, Shape]) -> list[str]:
-    """Recorded tensors of this name and shape; the very same name wins."""
+    """Return recorded tensors of this name and shape; an identical name takes precedence."""
     if recorded.get(name) == tuple(shape):
         return [name]
     return [
@@ -105,7 +105,7 @@ def _by_name(name: str, shape: Shape, recorded: Mapping[str, Shape]) -> list[str
 
 
 def _by_numbers(graph: Graph, names: list[str], others: Snapshot) -> Mapping[str, Match] | None:
-    """The match of all these names by numbers; None where one has no tensor, or several."""
+    """Match all these names by numbers; None if one has no tensor, or several."""
     found: dict[str, Match] = {}
     for name in names:
         shape = graph.parameters[name].shape
@@ -155,16 +155,16 @@ _STATISTICS: Final = ("running_mean", "running_var")
 
 
 def step_name(trace: Trace, step: Step) -> str:
-    """What the weights and the batch of a step are called."""
+    """Return the name of the weights and the batch of a step."""
     return f"step {step.number}" + (f", rank {step.rank}" if len(trace.ranks) > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
-    """What a trace holds of tensors: sets of weights in order, and steps with whole batches.
+    """The tensors that a trace holds: sets of weights in order, and steps with whole batches.
 
-    named: steps whose examples are not held, and have a name and indices. detailed: how many others
-    with weights record gradients, and no examples.
+    named: steps whose examples are not stored, but have a name and indices. detailed: names of
+    other steps with weights that record gradients, and no examples.
     """
 
     weights: dict[str, Blob] = field(default_factory=dict)
@@ -175,11 +175,12 @@ class _Held:
 
 @dataclass(frozen=True, eq=False)
 class RecordedTensors:
-    """The weights and batches of a trace by name, read once: units of work use one step each.
+    """The weights and batches of a trace by name; the trace is read once, and units use one step
+    each.
 
-    graph: that was bounded. data: the data set, in which examples that the trace only names are
-    found again. settings: they state the domain that examples were drawn into, where the trace says
-    so; what they are then, up to a rounding, is what the network read.
+    graph: the bounded graph. data: the data set, in which examples that the trace only names are
+    looked up. settings: the domain into which examples were moved, if the trace says so; they are
+    then, up to a rounding, what the network read.
     """
 
     trace: Trace
@@ -243,12 +244,13 @@ class RecordedTensors:
         return matched(self.graph, self.trace.manifest.parameters, snapshots)
 
     def first_name(self, name: str) -> str:
-        """The first name of these very weights: other steps and ranks may start from them too."""
+        """Return the first name of these very weights; other steps and ranks may start from them
+        too."""
         blob = self._held.weights.get(name)
         return name if blob is None else self._first[blob.sha256]
 
     def weights(self, name: str) -> Mapping[str, FloatArray]:
-        """A set of weights by the names, and in the shapes, of the graph's parameters."""
+        """Return a set of weights by the names, and in the shapes, of the graph's parameters."""
         graph, blob = self.graph, self._held.weights.get(name)
         if blob is None:
             raise NoVerdictError(
@@ -274,7 +276,8 @@ class RecordedTensors:
         return found
 
     def examples(self, name: str) -> Examples:
-        """The batch of a step as the network read it, its micro-batches one after another."""
+        """Return the batch of a step as the network read it, its micro-batches one after
+        another."""
         shape, step = self.graph.input_shape, self._held.batches.get(name)
         if step is None and self.data is not None and name in self._found:
             source = f"{self.data.source} at the indices of {name}"
@@ -346,17 +349,20 @@ class RecordedTensors:
 
 
 _MOST_NUMBERS: Final = 2**24
-"""so many numbers of weights are remembered"""
+"""Largest number of weight entries that are remembered."""
 
 
 def settled_at(claims: Claims, recorded: RecordedTensors, name: str) -> Settled:
-    """A recorded set of weights; where claims are made anew, that is slow, and remembered."""
+    """Return a recorded set of weights with its claims.
+
+    If claims are computed anew this is slow, so results are remembered.
+    """
     return _settled_sets(claims, recorded)(recorded.first_name(name))
 
 
 @lru_cache(maxsize=2)
 def _settled_sets(claims: Claims, recorded: RecordedTensors) -> Callable[[str], Settled]:
-    """From a name to the set, of which as many are kept as fit into memory."""
+    """Return a function from a name to the set, which remembers as many sets as fit into memory."""
     size = sum(parameter.size for parameter in claims.engine.graph.parameters.values())
     return lru_cache(maxsize=max(_MOST_NUMBERS // max(size, 1), 2))(
         lambda name: settled_weights(claims, recorded.weights(name))
@@ -364,7 +370,10 @@ def _settled_sets(claims: Claims, recorded: RecordedTensors) -> Callable[[str], 
 
 
 def recording_of(trace: Trace, accounted: int | None) -> Recording:
-    """How much of a run its trace shows. accounted: steps, for a run that declares none."""
+    """Return how much of a run its trace shows.
+
+    accounted: the number of steps, for a run that declares none.
+    """
     ends = [trace.end(rank) for rank in trace.ranks]
     closed = all(end.closed and not trace.bytes_behind(end) for end in ends)
     declared = trace.manifest.declaration.steps
@@ -388,7 +397,7 @@ def _is_found(batch: Batch, data: Readable, key: ExamplesKey) -> bool:
 
 
 def _tensors_of(batch: Batch, data: Readable) -> Mapping[str, StoredTensor] | None:
-    """The examples of these indices in the recorded types; None where there are none."""
+    """Return the examples of these indices in the recorded types; None if there are none."""
     index, name = batch.index, batch.name
     known = -1 if data.count is None else data.count
     if index is None or name is None or int(index.max(initial=-1)) >= known:
@@ -399,7 +408,7 @@ def _tensors_of(batch: Batch, data: Readable) -> Mapping[str, StoredTensor] | No
 
 
 def _is_whole(step: Step) -> bool:
-    """Whether all its examples were recorded with their labels."""
+    """Whether all examples of the step were recorded with their labels."""
     return bool(step.filled) and all(
         batch.tensors is not None and {INPUT, LABELS} <= batch.tensors.tensors().keys()
         for batch in step.filled
@@ -409,7 +418,7 @@ def _is_whole(step: Step) -> bool:
 def _found_examples(
     step: Step, data: Readable, settings: Settings | None, source: str
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Inputs and labels of a named step."""
+    """Return inputs and labels of a named step."""
     inputs: list[npt.NDArray[Any]] = []
     labels: list[npt.NDArray[Any]] = []
     for batch in step.batches:
@@ -426,7 +435,7 @@ def _found_examples(
 
 
 def _is_named(step: Step) -> bool:
-    """Whether the examples of all its batches have a name and indices."""
+    """Whether the examples of all batches have a name and indices."""
     return bool(step.filled) and all(
         batch.name is not None and batch.index is not None for batch in step.filled
     )
@@ -435,10 +444,11 @@ def _is_named(step: Step) -> bool:
 def _require_statistics(
     graph: Graph, names: Mapping[str, Match], snapshot: Snapshot, where: str
 ) -> None:
-    """The statistics that normalisation layers stored are those of the file.
+    """Raise NoVerdictError unless the stored statistics of normalisation layers are those of the
+    file.
 
-    They are constants of the bounds, and are matched by the name of the layer's scale; where it has
-    none, or where the file spells the layer out, by their numbers.
+    They are constants of the bounds, and are matched by the name of the layer's scale; if it has
+    none, or if the file spells the layer out in several nodes, by their numbers.
     """
     statistics = {
         name: item.astype(np.float64).reshape(-1)
@@ -461,9 +471,9 @@ def _require_statistics(
             array = None if operand is None else operand.array
             if prefix is None or f"{prefix}.{kind}" not in statistics:
                 values = [item for key, item in statistics.items() if key.endswith(kind)]
-                known = any(_is(item, array) for item in values)
+                known = any(_is_equal(item, array) for item in values)
             else:
-                known = _is(statistics.pop(f"{prefix}.{kind}"), array)
+                known = _is_equal(statistics.pop(f"{prefix}.{kind}"), array)
             if not known:
                 raise _other_statistics(f"the {kind} of node {node.name!r}", where)
     for name, item in statistics.items():
@@ -479,5 +489,5 @@ def _other_statistics(what: str, where: str) -> NoVerdictError:
     )
 
 
-def _is(numbers: FloatArray, array: FloatArray | None) -> bool:
+def _is_equal(numbers: FloatArray, array: FloatArray | None) -> bool:
     return array is not None and np.array_equal(numbers, array)

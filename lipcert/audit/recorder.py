@@ -1,17 +1,17 @@
-"""Recorder: writes the trace of a training run from within any loop of PyTorch.
+"""Recorder: writes the trace of a training run from within any PyTorch loop.
 
     recorder = lipcert.Recorder("trace/", model, optimizer, every=200)
     loss_fn = recorder.wrap_loss(loss_fn)
     loader = recorder.wrap_loader(loader, sampler="poisson", rate=q)  # or recorder.batch(index=…)
 
-Input: the model, seen by hooks around its forward pass, and the optimizer, seen by hooks around its
-step. Output: one line for each step, and tensors at the steps chosen. Invariant: training is not
-changed: weights come out bit for bit as without it, and no random number is drawn.
+It hooks the forward pass of the model and the step of the optimizer, and writes one line for each
+step, and tensors at the chosen steps. Invariant: training is not changed: weights come out bit for
+bit as without it, and no random number is drawn.
 
-Forward passes count while the model is in training mode and gradients are enabled; all of them
+Forward passes count while the model is in training mode and gradients are enabled; all passes
 between two steps of the optimizer are batches of the second one. A recorder on a folder that holds
-a trace of the same model goes on with it: steps are counted by what was done, so that steps done
-again after a return to an older checkpoint are further steps.
+a trace of the same model continues it: steps are counted as they are done, so that steps repeated
+after a return to an older checkpoint are further steps.
 """
 
 import hashlib
@@ -51,20 +51,25 @@ from lipcert.privacy.noise import Neighbouring
 from lipcert.settings.values import number, table, whole
 
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
-"""which steps: every k-th beginning with the first, those listed, or those a function picks"""
+"""Which steps: every k-th beginning with the first, those listed, or those that a function
+picks."""
 
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 _Loader = TypeVar("_Loader", bound=DataLoader[Any])
 
 
 class Recorder:
-    """Records what one rank does; `every`: steps whose weights, `detail`: steps whose tensors.
+    """Records what one rank does.
 
-    store_data: whether detailed steps hold their inputs and labels. Without it they hold a keyed
-    digest of these, by which an audit that is given the data set and the key, which is written to
-    `FOLDER.key`, finds the examples again.
-    rank, ranks: of this process, by default from RANK and WORLD_SIZE. model_file: the ONNX file
-    that audits will read; its digest is recorded.
+    Args:
+        every: the steps whose weights are recorded.
+        detail: the steps whose tensors are recorded; by default those of `every`.
+        store_data: store inputs and labels of detailed steps. Otherwise store a keyed digest of
+            them, by which an audit that has the data set and the key, which is written to
+            `FOLDER.key`, finds the examples.
+        model_file: the ONNX file that audits will read; its digest is recorded.
+        rank: of this process; by default from RANK.
+        ranks: the number of processes; by default from WORLD_SIZE.
     """
 
     def __init__(
@@ -115,21 +120,22 @@ class Recorder:
 
     @property
     def step(self) -> int:
-        """Number of the step that is under way."""
+        """The number of the step in progress."""
         return 0 if self._writer is None else self._writer.steps
 
     @property
     def place(self) -> tuple[int, int]:
-        """The rank of this process, and how many there are."""
+        """The rank of this process, and the number of ranks."""
         return self._rank, self._ranks
 
     @property
     def is_detailed(self) -> bool:
-        """Whether the tensors of the step under way are recorded."""
+        """Whether the tensors of the step in progress are recorded."""
         return self._flight.detailed
 
     def declare(self, **declared: Any) -> None:
-        """State members of `Declaration`, before the first step; words for its enums will do."""
+        """Declare members of `Declaration` before the first step; enums may be given as their
+        words."""
         declaration = merged(self._declaration, declaration_of(declared))
         begun = declaration if self._writer is None else self._writer.manifest.declaration
         if merged(declaration, begun) != begun:
@@ -140,9 +146,9 @@ class Recorder:
         self._declaration = declaration
 
     def wrap_loss(self, loss_fn: _Loss) -> _Loss:
-        """The same loss function, watched: called with logits and labels in this order.
+        """Watch a loss function that is called with logits and labels in this order, and return it.
 
-        A module is watched where it is; a function comes back in a wrapper.
+        A module is watched in place; a function is wrapped.
         """
         inner = observation.unwrapped_loss(loss_fn)
         if isinstance(inner, nn.Module):
@@ -168,9 +174,9 @@ class Recorder:
     def wrap_loader(
         self, loader: _Loader, *, sampler: str | None = None, rate: float | None = None
     ) -> _Loader:
-        """The same loader, watched where it is: forward passes have the examples that it draws.
+        """Watch a loader in place, and return it: forward passes have the examples that it draws.
 
-        sampler, rate: as of `batch`, which need not be called then.
+        sampler, rate: as for `batch`, which need not be called then.
         """
         words = described(sampler=sampler, rate=rate)
         self._drawn = Drawn.of(loader), words
@@ -187,13 +193,18 @@ class Recorder:
         divisor: float | None = None,
         source: Tensor | None = None,
     ) -> None:
-        """Describe the batch of the next forward pass, or of the last where none follows.
+        """Describe the batch of the next forward pass, or of the last if none follows.
 
-        index: of each example in the data. rate: the probability with which an example is drawn.
-        divisor: what the sum of the gradients of the examples is divided by. source: the examples
-        as the data set holds them, where rounding left some outside of the declared domain and they
-        are drawn into it before they enter. An empty batch, which needs no forward pass, is
-        described by an empty index.
+        An empty batch needs no forward pass, and is described by an empty index.
+
+        Args:
+            index: of each example in the data.
+            sampler: how the examples are drawn.
+            rate: the probability with which an example is drawn.
+            reduction: how the losses of the examples are combined.
+            divisor: what the sum of the examples' gradients is divided by.
+            source: the examples as the data set holds them, if rounding left some outside of the
+                declared domain and they are moved into it before they enter the network.
         """
         self._settle_said()
         self._source = None if source is None else source.detach()
@@ -207,8 +218,9 @@ class Recorder:
     ) -> None:
         """State the noise of this step; call it directly before the noise is drawn.
 
-        std: standard deviation by group, as it is added; empty: none is drawn after all. generator:
-        what it is drawn from; None: the global generator of the device.
+        Args:
+            std: standard deviation by group, as it is added; empty if no noise is drawn after all.
+            generator: what it is drawn from; None is the global generator of the device.
         """
         twin = tape.current()
         if twin is not None:
@@ -219,7 +231,7 @@ class Recorder:
         self._flight.note(noise=Noise(stds, self.state_of(generator)) if stds else None)
 
     def state_of(self, generator: torch.Generator | np.random.Generator | None) -> str:
-        """Digest of the state of a generator; None: of the global one of the device."""
+        """Return a digest of the state of a generator; None: of the global one of the device."""
         return observation.noise_generator_digest(generator, self._device)
 
     def gradients(
@@ -228,10 +240,11 @@ class Recorder:
         clean: Mapping[str, Tensor] | None = None,
         noised: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Show gradients by name of the parameter before or after the noise, in the same units.
+        """Record gradients by parameter name, before or after the noise, in the same units.
 
-        Nothing is recorded unless the step is detailed. In a twin run what was noised is replaced
-        in place: give the tensors that the optimizer takes, or that these are made of.
+        Nothing is recorded unless the step is detailed. In a twin run the noised gradients are
+        replaced in place: give the tensors that the optimizer uses, or those that its gradients are
+        views of.
         """
         twin = tape.current()
         if clean is not None:
@@ -243,7 +256,10 @@ class Recorder:
             self._show(noised=noised)
 
     def _released(self, twin: tape.Tape, noised: Mapping[str, Tensor]) -> None:
-        """Show a release that nothing else shows. The stated noise says what it hides: s/σ."""
+        """Report to a twin run a release that nothing else reports.
+
+        The stated noise determines what it hides: s/σ.
+        """
         noise, sigma = self._flight.step.noise, self._declaration.noise_multiplier
         if noise is None or not sigma:
             raise UsageError(
@@ -273,7 +289,7 @@ class Recorder:
             self._flight.note(gradients=replace(self._flight.step.gradients, **blobs))
 
     def parameter_names(self) -> dict[nn.Parameter, str]:
-        """Names of the parameters, as the trace has them."""
+        """Return the names that parameters have in the trace."""
         return {parameter: name for name, parameter in self._model.named_parameters()}
 
     def close(self) -> None:
@@ -288,7 +304,7 @@ class Recorder:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Close; after an exception without saying that this was the end."""
+        """Close; after an exception, without recording a regular end."""
         if failure[0] is not None and self._writer is not None:
             self._writer.abandon()
         self.close()
@@ -302,7 +318,8 @@ class Recorder:
         return Flight(step, detailed=self._detail(self.step), stores=self._stores)
 
     def _open(self) -> TraceWriter:
-        """The writer; the first step begins the trace, so that it can be declared before."""
+        """Return the writer; the first step begins the trace, so that declarations can come
+        before."""
         if self._writer is None:
             if not self._stores:
                 self._require_named()
@@ -320,7 +337,7 @@ class Recorder:
         return self._writer
 
     def _require_named(self) -> None:
-        """UsageError for a trace that was begun with its data, and so has no key."""
+        """Raise UsageError for a trace that was begun with its data, and so has no key."""
         begun = (self._folder / MANIFEST).exists()
         if begun and read_manifest(self._folder)[0].examples_key is None:
             raise UsageError(
@@ -329,7 +346,7 @@ class Recorder:
             )
 
     def _begin(self) -> Flight:
-        """What is seen once, when a step begins."""
+        """Make the observations that are made once per step."""
         flight = self._flight
         if not flight.begun:
             flight.note(generators=observation.generator_digests(self._device))
@@ -366,15 +383,16 @@ class Recorder:
         flight.enter(inputs, said, source)
 
     def _begun(self) -> Flight:
-        """The step that is under way, at a forward pass."""
+        """Return the step in progress, at a forward pass."""
         flight = self._begin()
         flight.note(arithmetic=observation.arithmetic_of(next(self._model.parameters())))
         return flight
 
     def _before_transformed(self) -> None:
-        """Under vmap every example passes by itself, and none can be copied: what was said counts.
+        """Note a pass under vmap, in which each example passes by itself and cannot be copied.
 
-        Chunks of a batch pass one after another; they are one batch.
+        What was stated about the batch counts. Chunks of a batch pass one after another, as one
+        batch.
         """
         said, self._said, self._source = self._said, None, None
         with torch._C._DisableFuncTorch():
@@ -395,7 +413,7 @@ class Recorder:
             self._flight.see_loss(reduction, arguments, result)
 
     def _settle_said(self) -> None:
-        """What was said of a batch, if no forward pass took it."""
+        """Attach a description that no forward pass used."""
         said, self._said, self._source = self._said, None, None
         if said is not None:
             self._flight.describe(said)
@@ -403,7 +421,8 @@ class Recorder:
     def _before_step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """A closure, which Trainers give, computes the gradients within the step.
+        """Observe the start of a step; a closure, which Trainers give, computes the gradients
+        within it.
 
         A subclass whose step calls that of its base class passes here twice, and makes one step.
         """
@@ -464,7 +483,7 @@ class Recorder:
     def _with_examples(
         self, batch: Batch, tensors: Mapping[str, StoredTensor], drawn: bool, writer: TraceWriter
     ) -> Batch:
-        """The batch with its tensors, or with the name of its examples, where all are known."""
+        """Return the batch with its tensors, or with the name of its examples if all are known."""
         if self._key is None:
             return replace(batch, tensors=writer.store(tensors) if tensors else None)
         if tensors.keys() != {"input", "labels"}:

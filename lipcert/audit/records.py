@@ -1,6 +1,6 @@
-"""AuditReport: the answer to `lipcert audit`, as plain records that every report format prints.
+"""AuditReport: the result of `lipcert audit`, as plain records that every report format prints.
 
-None stands for "there is none". Norms are 2-norms of one example's tensors.
+None means "there is none". Norms are 2-norms of one example's tensors.
 """
 
 import math
@@ -20,7 +20,7 @@ HIGHEST_BIN: Final = 16
 
 
 def largest(*norms: float | None) -> float | None:
-    """The largest of those that exist; NaN is larger than every number."""
+    """Return the largest of the norms that exist; NaN is larger than every number."""
     found = [norm for norm in norms if norm is not None]
     if any(math.isnan(norm) for norm in found):
         return math.nan
@@ -32,7 +32,7 @@ def _over(norm: float | None, bound: float | None) -> float | None:
 
 
 def factor_of(share: float | None) -> float | None:
-    """The inverse of a tightness; None where it is not known, or nothing came near the bound."""
+    """Return the inverse of a tightness; None if it is unknown, or nothing came near the bound."""
     if share is None or not 0.0 < share < math.inf:
         return None
     return finite(1.0 / share)
@@ -44,19 +44,20 @@ class Verdict(Enum):
     PASS = "pass"
     VIOLATION = "violation"
     EXCEEDED = "exceeded"
-    """every bound holds as far as it was tried, and a number is over the gate that a user set"""
+    """Every bound holds as far as it was tried, and a number exceeds a gate that a user set."""
     INCONCLUSIVE = "inconclusive"
-    """undecided even in float64, or something was skipped or not audited"""
+    """Undecided even in float64, or something was skipped or not audited."""
     MISMATCH = "mismatch"
-    """the data, the weights or the trace do not belong to what was bounded"""
+    """The data, the weights or the trace do not belong to what was bounded."""
     PARTIAL = "partial"
-    """all that was recorded passes, and the recording does not show the whole run: fewer steps than
-    declared, or no end"""
+    """Everything recorded passes, but the recording does not show the whole run: fewer steps than
+    declared, or no end."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ExampleReference:
-    """One example: at which weights ("model", "step 200", "attack"), and its index in the data."""
+    """One example: the weights it was evaluated at ("model", "step 200", "attack"), and its
+    index."""
 
     weights: str
     index: int
@@ -70,7 +71,9 @@ class Histogram:
     """How many examples have observed/bound in [2^(k/4), 2^((k+1)/4)), by k.
 
     k is clipped to [LOWEST_BIN, HIGHEST_BIN]; 0/bound counts in LOWEST_BIN.
-    Raises: ValueError for other bins.
+
+    Raises:
+        ValueError: for other bins.
     """
 
     counts: Mapping[int, int] = field(default_factory=dict)
@@ -85,14 +88,14 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class GroupAudit:
-    """Parameters noised together: their joint per-example gradient norm against its bound.
+    """Parameters noised together: their joint per-example gradient norm, and its bound.
 
-    grad_norm_bound: of real arithmetic; float_bound: what the arithmetic that was audited is taken
-    to reach if that bound is right, by the margin of its precision. max_observed: over replayed
+    grad_norm_bound: in real arithmetic; float_bound: the largest norm that the audited arithmetic
+    may show if that bound is right, by the margin of its precision. max_observed: over replayed
     data; max_attacked: over examples constructed to be bad. undecided: examples still undecided
-    after the recomputation in float64. Where bounds are made anew at every step, the bound is the
-    one that a norm came closest to, and norms at other weights are given at its scale; there is no
-    float_bound then.
+    after the recomputation in float64. If bounds are computed anew at every step, the bound is the
+    one that a norm came closest to, norms at other weights are rescaled to it, and there is no
+    float_bound.
     """
 
     name: str
@@ -110,14 +113,14 @@ class GroupAudit:
 
     @property
     def tightness(self) -> float | None:
-        """The largest norm that was found over the bound; None where there is none to compare."""
+        """The largest norm found over the bound; None if there is nothing to compare."""
         return _over(largest(self.max_observed, self.max_attacked), self.grad_norm_bound)
 
     @property
     def detectable_error_factor(self) -> float | None:
-        """A bound too small by this factor or more would have been noticed; None: not known.
+        """A bound too small by this factor or more would have been noticed; None if not known.
 
-        Any norm but 0 exceeds a bound of 0. Where every norm is 0 below a larger bound, no error of
+        Any norm but 0 exceeds a bound of 0. If every norm is 0 below a larger bound, no error of
         that bound would have been noticed.
         """
         share = self.tightness
@@ -128,12 +131,12 @@ class GroupAudit:
 
 @dataclass(frozen=True, slots=True)
 class GradientAudit:
-    """The gradient of all groups together: its bound, and the norms that examples had.
+    """The gradient of all groups together: its bound, and the norms of examples.
 
-    Norms are those that the mechanism releases: where it clips whole gradients, of clipped ones.
-    They are of replayed examples, where there is one, else of attacked ones. grad_norm_median:
-    rounded down by 1.1 % at most. grad_norm_max: of the example that came closest to its bound,
-    which is grad_norm_bound. None: no bound, or no example.
+    Norms are those that the mechanism releases: if it clips whole gradients, of clipped ones. They
+    are of replayed examples if there are any, else of attacked ones. grad_norm_median: rounded down
+    by at most 1.1 %. grad_norm_max: of the example that came closest to its bound, which is
+    grad_norm_bound. None: no bound, or no example.
     """
 
     grad_norm_bound: float | None = None
@@ -143,12 +146,12 @@ class GradientAudit:
 
     @property
     def slack(self) -> float | None:
-        """The bound over the largest norm; None where it is not known, or every norm is 0."""
+        """The bound over the largest norm; None if it is unknown, or every norm is 0."""
         return factor_of(_over(self.grad_norm_max, self.grad_norm_bound))
 
 
 class Quantity(Enum):
-    """What is bounded at a value of the network."""
+    """The quantity that is bounded at a value of the network."""
 
     OUTPUT_NORM = "output_norm"
     COTANGENT_NORM = "cotangent_norm"
@@ -169,18 +172,18 @@ class ValueAudit:
 
     @property
     def tightness(self) -> float | None:
-        """The largest norm that was found over the bound; None where there is none to compare."""
+        """The largest norm found over the bound; None if there is nothing to compare."""
         return _over(self.max_observed, self.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """A check besides the bounds: its code (LC3xx), what it looked at, and what it found.
+    """A check besides the bounds: its code (LC3xx), what it examined, and what it found.
 
     name: a stable word ("weight-constraint", "admissibility", "schedule", "contribution",
     "leave-one-out", "noise", "release", "seed-reuse", "batch-independence", "agreement",
     "epsilon"). where: step, tensor or example, "" for the whole run. measured, expected: the two
-    numbers compared, where there are any.
+    numbers compared, if there are any.
     """
 
     code: str
@@ -194,21 +197,21 @@ class CheckReport:
 
     @property
     def placed(self) -> str:
-        """The message behind its place, where it does not begin with that itself."""
+        """The message after its place, unless it begins with that place itself."""
         is_placed = self.message.startswith(self.where)
         return self.message if is_placed else f"{self.where}: {self.message}"
 
     @property
     def reason(self) -> str:
-        """What it is against a pass."""
+        """Why this check prevents a pass."""
         return f"[{self.code}] {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check by its code and name, and what to do where it fails: it makes its reports.
+    """A check by its code and name, and the remedy if it fails; it makes its reports.
 
-    numbers: the two compared, measured and expected.
+    numbers: the two that are compared, measured and expected.
     """
 
     code: str
@@ -218,7 +221,7 @@ class Check:
     def passed(
         self, message: str, where: str = "", numbers: tuple[float, float] | None = None
     ) -> CheckReport:
-        """A report that the check passed."""
+        """Return a report that the check passed."""
         measured, expected = map(float, numbers) if numbers else (None, None)
         return CheckReport(self.code, self.name, Verdict.PASS, message, where, measured, expected)
 
@@ -231,7 +234,10 @@ class Check:
         verdict: Verdict = Verdict.VIOLATION,
         remedy: str = "",
     ) -> CheckReport:
-        """A report that it failed or is undecided. remedy: instead of the general one."""
+        """Return a report that the check failed or is undecided.
+
+        remedy: replaces the general one.
+        """
         report = replace(self.passed(message, where, numbers), verdict=verdict)
         return replace(report, remedy=remedy or self.remedy)
 
@@ -240,7 +246,7 @@ class Check:
 class Modes:
     """What was audited: replayed data, a recorded run, an attack (its steps; 0: none).
 
-    data_sha256: of what data_sha256_of says; None where there are no data, or an older version
+    data_sha256: digest of what data_sha256_of names; None if there are no data, or an older version
     wrote the report.
     """
 
@@ -255,8 +261,8 @@ class Modes:
 class Recording:
     """How much of a run its trace shows.
 
-    steps: recorded by every rank. declared: by the run or, where it is silent, by the account; None
-    where neither does. closed: whether every rank states that it came to its end.
+    steps: recorded by every rank. declared: by the run or, if it does not say, by the account; None
+    if neither does. closed: whether every rank states that it came to its end.
     """
 
     steps: int
@@ -265,11 +271,12 @@ class Recording:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it shows the run that is accounted for, to its end."""
+        """Whether the trace shows the accounted run to its end."""
         return self.closed and self.steps >= (self.declared or 0)
 
     def __str__(self) -> str:
-        """What a pass is of, as it follows the word; "" where it is of the whole run."""
+        """Say, as a suffix to the word "pass", which part of the run a pass covers; "" for the
+        whole run."""
         text = ""
         if self.declared is not None and self.steps < self.declared:
             text = f", of {self.steps} of {self.declared} declared steps"
@@ -283,11 +290,11 @@ class EpsilonInterval:
     """ε of a recorded run at δ: at least `lower` with that confidence, at most `upper` as claimed.
 
     is_certified: whether a certificate claims it, or else the settings. is_contradicted: whether a
-    right run would show this lower end with a negligible probability only. example: whose gradients
-    show it. noise: that along gradients, in stated deviations; noise_at_most: with that
-    confidence; directions: in how many it was looked at, in all steps. steps: recorded with weights
-    and gradients, of as many releases; each stands for those after it, too. largest_step: at which
-    the example moves what is released most.
+    correct run would show this lower end only with negligible probability. example: the one whose
+    gradients show it. noise: that along gradients, in stated deviations; noise_at_most: with that
+    confidence; directions: the number of directions examined, in all steps. steps: recorded with
+    weights and gradients, out of `releases`; each also stands for those after it. largest_step: at
+    which the example moves what is released most.
     """
 
     lower: float
@@ -306,7 +313,7 @@ class EpsilonInterval:
 
     @property
     def sentence(self) -> str:
-        """Both ends, the lower rounded down and the upper up."""
+        """Both ends, the lower rounded down and the upper rounded up."""
         low, high = at_least(self.lower, 3), at_most(self.upper, 3)
         share, origin = f"{100.0 * self.confidence:g} % confidence", self.origin
         if self.is_contradicted:
@@ -319,12 +326,12 @@ class EpsilonInterval:
 
     @property
     def origin(self) -> str:
-        """Where the upper end comes from."""
+        """The origin of the upper end."""
         return "certified" if self.is_certified else "accounted for"
 
     @property
     def reason(self) -> str:
-        """What the lower end rests on."""
+        """The evidence for the lower end."""
         return (
             f"{self.example} moves what is released most at {self.largest_step}; along gradients, "
             f"in {self.directions} directions, the noise is {self.noise:.3g} times what is stated, "
@@ -335,19 +342,19 @@ class EpsilonInterval:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The complete result.
+    """The complete result of an audit.
 
     model: path and SHA-256 of the ONNX file. bounds_from: "analysis", or the certificate's path.
-    examples: (weights, example) pairs replayed. units, units_done: of work; where they differ the
+    examples: (weights, example) pairs replayed. units, units_done: of work; if they differ the
     verdict is not a pass. reasons: why the verdict is not a pass, one sentence each, worst first.
-    max_detectable_factor: a pass needs that every group's factor is within it; None: no limit.
-    gates: the limits that a user set, and the numbers that they limit. usefulness: None where
-    nothing is trained, or in what older versions wrote.
-    seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
-    batches, None where it was not measured. notes: what could not be checked, and why.
-    warnings: what was bounded under assumptions that were not stated, or that training may break.
-    recording: how much of a recorded run there is; None where none was audited, or in what older
-    versions wrote. epsilon: of a recorded run from below and above; None where it is not known.
+    max_detectable_factor: a pass requires that every group's factor is within it; None: no limit.
+    gates: the limits that a user set, and the numbers that they limit. usefulness: None if nothing
+    is trained, or if an older version wrote the report. seconds: of replay; plain_step_ratio: over
+    a plain forward and backward pass of the same batches, None if it was not measured. notes: what
+    could not be checked, and why. warnings: what was bounded under assumptions that were not
+    stated, or that training may break. recording: how much of a recorded run there is; None if none
+    was audited, or if an older version wrote the report. epsilon: of a recorded run from below and
+    above; None if it is not known.
     """
 
     verdict: Verdict
@@ -378,14 +385,14 @@ class AuditReport:
 
     @property
     def detectable_error_factor(self) -> float | None:
-        """The factor of the group that was tested least well; None where one is not known."""
+        """The factor of the group that was tested least well; None if one is not known."""
         factors = [group.detectable_error_factor for group in self.groups]
         known = [factor for factor in factors if factor is not None]
         return max(known) if known and len(known) == len(factors) else None
 
     @property
     def untried_groups(self) -> tuple[GroupAudit, ...]:
-        """Groups of whose bound an error beyond the limit would have gone unnoticed."""
+        """Groups whose bound could be wrong beyond the limit without being noticed."""
         limit = self.max_detectable_factor
         return () if limit is None else tuple(g for g in self.groups if _is_untried(g, limit))
 

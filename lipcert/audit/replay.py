@@ -1,9 +1,11 @@
-"""Replay: units of a job, whose examples pass the certified graph; every norm meets its bound.
+"""Replay: evaluate the examples of units on the certified graph, and compare every norm with its
+bound.
 
-The data flow: examples → admissible? → norms in the audited precision → decisions → the undecided
-again in float64 → findings. Invariants: a violation was measured in float64; every example is in
-the findings or, if no bound applies to it, in a check that names it. `audit_unit` depends on its
-arguments alone, so that it may be called anywhere; what is tuned for weights is kept in a process.
+The steps: select admissible examples; measure norms in the audited precision; decide; repeat the
+undecided ones in float64; collect findings. Invariants: a violation was measured in float64; every
+example is in the findings or, if no bound applies to it, in a check that names it. `audit_unit`
+depends only on its arguments, so that it may run anywhere; replayers of recent weights are kept in
+the process.
 """
 
 import math
@@ -34,7 +36,7 @@ from lipcert.measure.measured import Decision, decide
 from lipcert.measure.precision import Precision
 
 _NAMED: Final = 3
-"""So many inadmissible examples are named; the others are counted."""
+"""Number of inadmissible examples that are named; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +48,7 @@ class _Judged:
 
     @property
     def doubtful(self) -> npt.NDArray[np.bool_]:
-        """Which examples are undecided in anything.  # [examples]"""
+        """Which examples are undecided in any quantity.  # [examples]"""
         undecided = [d.undecided for found in self.decisions.values() for d in found.values()]
         return np.any(undecided, axis=0) if undecided else np.zeros(len(self.norms), np.bool_)
 
@@ -55,8 +57,8 @@ class _Judged:
 class _Strangers:
     """Examples outside of the declared domain: how many, the first of them, and why.
 
-    integers: the type of integers that they are stored as, as images of 0 to 255 are; "": none, or
-    the network reads integers.
+    integers: the integer type in which they are stored, such as images of 0 to 255; "" for other
+    types, or if the network reads integers.
     """
 
     count: int = 0
@@ -64,7 +66,10 @@ class _Strangers:
     integers: str = ""
 
     def meet(self, found: list[tuple[int, str]], start: int, kind: np.dtype[Any] | None) -> None:
-        """Add examples, by their numbers from the start. kind: None where integers are meant."""
+        """Add examples, numbered from `start`.
+
+        kind: the stored type; None if integers are intended.
+        """
         self.count += len(found)
         left = found[: _NAMED - len(self.named)]
         self.named += [f"example {start + index} {why}" for index, why in left]
@@ -76,8 +81,8 @@ class Replayer:
     """Replays examples at one set of weights.
 
     weights: of the parameters by name; None for those of the file. name: of the weights, for
-    reports. judges: False where the bounds do not apply to these weights: norms are measured, and
-    not compared with bounds. micro_batch: how many examples are evaluated at once.
+    reports. judges: False if the bounds do not apply to these weights: norms are measured, and not
+    compared with bounds. micro_batch: how many examples are evaluated at once.
     """
 
     def __init__(
@@ -106,9 +111,10 @@ class Replayer:
         ]
 
     def replay(self, examples: Readable, start: int, stop: int | None) -> Findings:
-        """The examples start … stop−1, or to the end; a micro-batch at a time is read and held.
+        """Replay the examples start … stop−1, or to the end, one micro-batch at a time.
 
-        Raises NoVerdictError for a label that the loss does not admit.
+        Raises:
+            NoVerdictError: for a label that the loss does not admit.
         """
         found, at = Findings(), start
         strangers = _Strangers()
@@ -123,7 +129,8 @@ class Replayer:
         return replace(found, checks=(*self._unjudged(), *checks))
 
     def _replayed(self, some: Examples, start: int, strangers: _Strangers) -> Findings:
-        """The findings on a few examples; those to which no bound applies join the strangers."""
+        """Return the findings on a few examples; those to which no bound applies are added to the
+        strangers."""
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
         inputs, settings = engine.graph.inputs, self._claims.settings
@@ -140,7 +147,8 @@ class Replayer:
         return Findings(len(some), tallies)
 
     def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
-        """The tallies of a few admissible examples: as audited, the doubtful again in float64."""
+        """Return the tallies of a few admissible examples: as audited, the doubtful again in
+        float64."""
         judged = self._judged(self._benches[0], x, labels)
         doubtful = judged.doubtful
         if len(self._benches) == 1 or not doubtful.any():
@@ -188,7 +196,7 @@ class Replayer:
         }
 
     def _unjudged(self) -> tuple[CheckReport, ...]:
-        """A report that nothing was judged, where that is so: such a replay is never a pass."""
+        """Report that nothing was judged, if so: such a replay is never a pass."""
         if self._judges:
             return ()
         constrained = self._claims.settings.scope == "constraint-set"
@@ -221,7 +229,7 @@ class Replayer:
 
 
 def _bounds_of(claims: Claims) -> Mapping[Family, Mapping[str, float]]:
-    """Every bound, by family and name."""
+    """Return every bound, by family and name."""
     return {
         Family.GRADIENT: {
             group.name: group.grad_norm for group in claims.groups if math.isfinite(group.grad_norm)
@@ -233,7 +241,7 @@ def _bounds_of(claims: Claims) -> Mapping[Family, Mapping[str, float]]:
 
 
 def _replaced(judged: _Judged, again: _Judged, where: npt.NDArray[np.bool_]) -> _Judged:
-    """The judgement in which some examples are judged by others' norms and decisions."""
+    """Return the judgement with norms and decisions of some examples replaced."""
     decisions = {
         family: {
             name: Decision(
@@ -256,7 +264,7 @@ def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> Uni
 
 
 def speed_of(ready: Ready) -> float | None:
-    """Time over a plain step for one micro-batch; None where there is no example."""
+    """Return the time over a plain step for one micro-batch; None if there is no example."""
     if not ready.units or ready.units[0].kind is Kind.ATTACK:
         return None
     job, unit = ready.job, ready.units[0]
@@ -278,7 +286,8 @@ def _replayed(ready: Ready, unit: Unit) -> Findings:
 
 @lru_cache(maxsize=2)
 def _recent_replayer(ready: Ready, weights: str) -> Replayer:
-    """Units of the same weights follow one another: what is tuned for them is kept."""
+    """Return the replayer of these weights; it is kept, since units of the same weights follow one
+    another."""
     return _replayer(ready, _settled(ready, weights), weights)
 
 
@@ -289,7 +298,8 @@ def _settled(ready: Ready, weights: str) -> Settled:
 
 
 def _attacked(ready: Ready, unit: Unit, observe: Progress | None) -> Iterator[Findings]:
-    """What the proposals of the attack show when they are replayed like any other examples."""
+    """Yield what the proposals of the attack show when they are replayed like any other
+    examples."""
     given = _settled(ready, unit.weights)
 
     def watch(what: str, done: int, steps: int) -> None:

@@ -1,7 +1,7 @@
 """Run: a whole audit, in this process, on a cluster, or as shards that are merged.
 
-Invariant: every result is of this job on these inputs, by digest; a result that exists is not
-made again.
+Invariant: every result belongs to this job on these inputs, by digest; an existing result is not
+computed again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lipcert.audit.cluster import Cluster
 
 Work = Callable[[Ready, Sequence[Unit]], Iterator[UnitResult]]
-"""does units, and gives the results as they come"""
+"""Does units, and yields the results as they arrive."""
 
 
 @one_thread()
@@ -45,15 +45,17 @@ def audit(
     observe: Progress | None = None,
     data: object = None,
 ) -> AuditReport:
-    """Do a job.
+    """Run an audit and return its report.
 
-    results: a folder where results are kept; an audit that was interrupted goes on from it.
-    cluster: who does the units: None: this process; the address of a Dask scheduler; "local" or
-    "local:N": so many processes of this machine; or a `distributed.Client`.
-    data: the examples themselves, in place of what the job's `data` names: arrays (x, y), a torch
-    Dataset, IterableDataset or DataLoader. `job.data` is then what reports call them.
+    Args:
+        results: a folder where results are kept; an audit that was interrupted continues from it.
+        cluster: where units are done: None is this process; the address of a Dask scheduler;
+            "local" or "local:N" for N processes of this machine; or a `distributed.Client`.
+        data: the examples themselves, in place of what the job's `data` names: arrays (x, y), a
+            torch Dataset, IterableDataset or DataLoader. Reports then call them by `job.data`.
 
-    Raises NoVerdictError where the job cannot be done.
+    Raises:
+        NoVerdictError: if the job cannot be done.
     """
     started = time.monotonic()
     is_here = cluster is None
@@ -68,7 +70,7 @@ def audit(
         work: Work = partial(_done_here, observe=observe)
         if cluster is not None:
             work = stack.enter_context(_workers(cluster))
-        job = _settled(job, is_here=is_here, is_kept=results is not None, data=data)
+        job = _on_device(job, is_here=is_here, is_kept=results is not None, data=data)
         ready = prepare(job, observe, data)
         found = run_checks(ready if is_here else _on_cpu(ready))
         folder = None if results is None else ResultFolder.opened(results, job, ready.digest)
@@ -89,11 +91,11 @@ def audit(
 
 @one_thread()
 def audit_shard(job: Job, shard: Shard, results: Path, observe: Progress | None = None) -> int:
-    """Do the units of one shard of a job, and keep the results; returns their number.
+    """Do the units of one shard of a job, keep the results, and return their number.
 
-    `merged_report` reports, once all shards are done or before.
+    `merged_report` reports on the results, whether or not all shards are done.
     """
-    job = _settled(job, is_here=True, is_kept=True)
+    job = _on_device(job, is_here=True, is_kept=True)
     ready = prepare(job, observe)
     units = ready.units[shard.index :: shard.count]
     folder = ResultFolder.opened(results, job, ready.digest)
@@ -104,7 +106,7 @@ def audit_shard(job: Job, shard: Shard, results: Path, observe: Progress | None 
 
 @one_thread()
 def merged_report(results: Path, observe: Progress | None = None) -> AuditReport:
-    """The report of the results that are in a folder; units without one make it inconclusive."""
+    """Return the report of the results in a folder; units without a result make it inconclusive."""
     started = time.monotonic()
     job = ResultFolder.job_in(results)
     ready = prepare(job, observe)
@@ -113,11 +115,12 @@ def merged_report(results: Path, observe: Progress | None = None) -> AuditReport
     return conclude(ready, total_of(kept), checked, seconds=time.monotonic() - started)
 
 
-def _settled(job: Job, *, is_here: bool, is_kept: bool, data: object = None) -> Job:
-    """The job on a device; NoVerdictError where this machine, which is to do it, has none such.
+def _on_device(job: Job, *, is_here: bool, is_kept: bool, data: object = None) -> Job:
+    """Return the job with its device; raise NoVerdictError if this machine should do it and has no
+    such device.
 
-    Where others do it or go on with it, as it reads in every folder, with methods that no clock
-    chooses.
+    If other processes do the job or continue it, its paths become absolute, so that it means the
+    same in every folder.
     """
     device = device_named(job.device)
     if is_here:
@@ -140,12 +143,12 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _on_cpu(ready: Ready) -> Ready:
-    """The job on the CPU, for what is checked here, whatever the workers have."""
+    """Return the job on the CPU, for checks that run here, whatever devices the workers have."""
     return replace(ready, job=replace(ready.job, device="cpu"))
 
 
 def _workers(cluster: Cluster) -> AbstractContextManager[Work]:
-    """The workers of a cluster; Dask is loaded here."""
+    """Return the workers of a cluster; Dask is loaded here."""
     try:
         from lipcert.audit.cluster import workers
     except ModuleNotFoundError as error:
@@ -162,7 +165,7 @@ def _all_results(
     work: Work,
     observe: Progress | None,
 ) -> Iterator[UnitResult]:
-    """The results that are kept, then those of the missing units as they come."""
+    """Yield the results that are kept, then those of the missing units as they arrive."""
     done = set()
     if folder is not None:
         for result in folder.kept(ready.units):
@@ -186,7 +189,8 @@ def _done_here(
 
 
 def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:
-    """What the checks found explains why the run cannot be replayed; both are reported."""
+    """Report both the findings of the checks, which explain why the run cannot be replayed, and the
+    error."""
     obstacle = Check("LC318", "replay", "see the other findings first").failed(
         f"no unit counts, because the run cannot be replayed: {error}",
         verdict=Verdict.INCONCLUSIVE,

@@ -1,8 +1,8 @@
 """Findings: what examples showed, small enough to merge by the thousand.
 
 A tally counts norms and decisions of one bounded quantity; findings hold all tallies, and checks.
-Merging is associative and, but for the order of checks, does not depend on the order, so that units
-of work may be done anywhere and in any order. This module loads nothing heavy.
+Merging is associative and, except for the order of checks, does not depend on the order, so that
+units of work may be done anywhere and in any order. This module loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from lipcert.core.program import FloatArray
 from lipcert.measure.measured import Decision
 
 Places = npt.NDArray[np.int64]
-"""indices of examples in the data"""
+"""Indices of examples in the data."""
 
 
 class Family(Enum):
     """What is bounded: the joint gradient of a group, a value, or the cotangent of a value.
 
-    WHOLE, the gradient of all groups together under the one name `ALL`, is measured and not judged:
-    its bound follows from those of the groups.
+    WHOLE, the gradient of all groups together under the single name `ALL`, is measured and not
+    judged: its bound follows from those of the groups.
     """
 
     GRADIENT = "grad_norm"
@@ -48,16 +48,16 @@ FAMILIES: Final = tuple(Family)
 ALL: Final = "all"
 _PARTS: Final = 64
 _OCTAVES: Final = 1100
-"""more than float64 has on either side of 1"""
+"""More octaves than float64 has on either side of 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """One bounded quantity over some examples.
 
-    max_observed, worst: of the example that comes closest to its bound; inf where a norm is not
-    finite. bound: the one of that example, which others need not share; None: there is none.
-    sizes: of the whole gradient, how many norms lie in [2^(k/64), 2^((k+1)/64)), by k.
+    max_observed, worst: of the example that comes closest to its bound; inf if a norm is not
+    finite. bound: the bound of that example, which other examples need not share; None if it has
+    none. sizes: for the whole gradient, how many norms lie in [2^(k/64), 2^((k+1)/64)), by k.
     """
 
     examples: int = 0
@@ -82,7 +82,7 @@ class Tally:
         places: Places,
         sized: bool = False,
     ) -> Tally:
-        """The tally of the examples at these places of the data, at the named weights."""
+        """Return the tally of the examples at these places of the data, at the named weights."""
         if not norms.size:
             return cls()
         known = np.where(np.isfinite(norms), norms, math.inf)
@@ -100,7 +100,7 @@ class Tally:
         )
 
     def merged(self, other: Tally) -> Tally:
-        """The tally of both; of two equally close examples, the one that comes first is named."""
+        """Return the tally of both; of two equally close examples, the first one is named."""
         ranked = [t for t in (self, other) if t.worst is not None]
         top = min(ranked, key=_rank, default=self)
         return Tally(
@@ -117,14 +117,14 @@ class Tally:
 
     @property
     def share(self) -> float:
-        """The largest observed over bound; inf where there is no bound."""
+        """The largest observed norm over its bound; inf if there is no bound."""
         if self.bound:
             return self.max_observed / self.bound
         return 0.0 if self.bound == self.max_observed else math.inf
 
     @property
     def median(self) -> float | None:
-        """Median of the norms that were sized, rounded down by 1.1 % at most.
+        """The median of the norms in `sizes`, rounded down by at most 1.1 %.
 
         inf if half of them are not finite; None if there are none.
         """
@@ -138,7 +138,7 @@ class Tally:
 
 
 Tallies = Mapping[Family, Mapping[str, Tally]]
-"""by family and by the name of the group or value"""
+"""By family and by the name of the group or value."""
 _EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found} == {*FAMILIES})]
 
 
@@ -152,7 +152,7 @@ class Findings:
 
     @classmethod
     def all(cls, parts: Iterable[Findings]) -> Findings:
-        """The findings of all parts together."""
+        """Merge the findings of all parts."""
         total = cls()
         for part in parts:
             tallies = {
@@ -167,7 +167,7 @@ class Findings:
         return total
 
     def of(self, family: Family, name: str) -> Tally:
-        """The tally of one quantity; an empty one where nothing was measured."""
+        """Return the tally of one quantity; an empty one if nothing was measured."""
         return self.tallies[family].get(name, Tally())
 
 
@@ -184,7 +184,7 @@ def _sizes(norms: FloatArray) -> Mapping[int, int]:
 
 
 def _binned(numbers: FloatArray, parts: int, lowest: int, highest: int) -> Mapping[int, int]:
-    """How many numbers lie in which of so many parts of an octave."""
+    """Count the numbers in each bin, with this many bins to an octave."""
     with np.errstate(divide="ignore"):
         octaves = np.log2(numbers)
     places = np.clip(np.floor(parts * octaves), lowest, highest).astype(int)
@@ -193,6 +193,6 @@ def _binned(numbers: FloatArray, parts: int, lowest: int, highest: int) -> Mappi
 
 
 def _added(one: Mapping[int, int], other: Mapping[int, int]) -> Mapping[int, int]:
-    """Counts of both, in order."""
+    """Add counts, and return them in order."""
     places = sorted({*one, *other})
     return {place: one.get(place, 0) + other.get(place, 0) for place in places}

@@ -1,14 +1,14 @@
-"""Tape: what a training run does that may depend on an example, seen from within.
+"""Tape: a record of everything that a training run does and that may depend on an example.
 
-Input: calls from the places where batches are drawn, inputs enter the network, gradients are noised
-and optimizers step. Output: for each release and step, what it did, as digests; of two runs, the
-first thing that differs, in the order of its causes: account, loader, weights, inputs, outputs,
+The tape is called where batches are drawn, inputs enter the network, gradients are noised and
+optimizers step. For each release and step it stores digests of what was done. For two runs, it
+finds the first thing that differs, in causal order: account, loader, weights, inputs, outputs,
 clean sums, noise, options of the optimizer, the gradient as it is applied, the update.
 
-The second of two runs has the batches of the first and begins each step with the same state of the
-global generators, and its noise is drawn alike. So releases without the example are the same, bit
-for bit, and of them digests suffice. Of a release that has the example, or may have it, the clean
-and the noised sum are kept: the second run goes on with the noised sum of the first.
+The second run gets the batches of the first, begins each step with the same state of the global
+generators, and draws the same noise. So releases without the example are the same, bit for bit, and
+digests suffice for them. For a release that has the example, or may have it, the clean and the
+noised sum are kept: the second run continues with the noised sum of the first.
 """
 
 from __future__ import annotations
@@ -37,24 +37,26 @@ from lipcert.audit.trace.records import IndexArray
 from lipcert.privacy.noise import Neighbouring
 
 _ROUNDING: Final = 1e-5
-"""of the larger clean sum, what the order of additions may change"""
+"""Share of the larger clean sum by which the order of additions may change it."""
 _SLACK: Final = 1e-3
 _NUMBERS: Final = (bool, int, float)
 Sensitivities: TypeAlias = Mapping[tuple[str, ...], float]
-"""by how much one more example may move tensors together, by their names"""
-Said: TypeAlias = "tuple[tuple[str, object], ...]"
-"""numbers and words by what they are of"""
+"""By how much one more example may move tensors together, by their names."""
+Description: TypeAlias = "tuple[tuple[str, object], ...]"
+"""Names, each with a number or a word that describes it."""
 
 
 class Ended(BaseException):
-    """Ends a run of which no more need be seen; no Exception, so that loops let it pass."""
+    """Ends a run of which nothing more must be seen; not an Exception, so that loops do not catch
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differed between the runs. step: of the optimizers, from 0; None: at the end.
+    """What differed between the runs.
 
-    is_of_sums: clean sums differ where they are only known by their digests.
+    step: of the optimizers, from 0; None: at the end. is_of_sums: clean sums differ, and only their
+    digests are known.
     """
 
     what: str
@@ -68,9 +70,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The example that differs. number: in the data, None where the data are the same. is_absent:
-    whether the second run lacks it, and has none in its place. is_far: in place of any example
-    there may be another one."""
+    """The example that differs between the runs.
+
+    number: its index in the data; None if the data are the same. is_absent: the second run lacks
+    it, without another one in its place. is_far: any other example may be replaced, too.
+    """
 
     number: int | None
     is_absent: bool
@@ -79,38 +83,46 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class _Loader:
-    """What draws batches. sampler: its numbers, and digests of what it holds for each example."""
+    """A source of batches.
+
+    sampler: its numbers. weights: digests of what it holds for each example.
+    """
 
     examples: int
-    sampler: Said
+    sampler: Description
     weights: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Release:
-    """What is seen of a release. index: of its examples, None where that is not known. rows: of
-    the inputs of the network; outputs: of its passes. kept: the noised sum, with the clean one
-    where that may differ."""
+    """What is seen of a release.
 
-    account: Said
+    index: of its examples, None if not known. rows: digests of the inputs of the network; outputs:
+    of its passes. kept: the file of the noised sum, and of the clean one if that may differ.
+    """
+
+    account: Description
     weights: str
     index: frozenset[int] | None
     rows: tuple[bytes, ...] | None
     outputs: tuple[str, ...]
     clean: str
-    std: Said
+    std: Description
     noised: str
     kept: Path | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a step of an optimizer shows. divisor: of the noised gradient before it was applied;
-    None where no release made it, or no number describes what was done to it."""
+    """What a step of an optimizer shows.
+
+    divisor: of the noised gradient before it was applied; None if no release made it, or no number
+    describes what was done to it.
+    """
 
     optimizer: str
     is_released: bool
-    options: tuple[Said, ...]
+    options: tuple[Description, ...]
     before: str
     divisor: float | None
     gradients: str
@@ -119,14 +131,14 @@ class _Step:
 
 @dataclass(slots=True, eq=False)
 class Tape:
-    """What one run does, and for the second one what the first did.
+    """What one run does and, for a second run, what the first one did.
 
     folder: where tensors of the first run are kept. size: of the data of the first run. seed: of
-    the global generators. marked: numbers of the examples that differ in other runs; they come last
-    in each batch, so that what is drawn at random for others stays the same. Their releases are
-    kept; all are where keeps_clean, or keeps_noised for a run on data that are far from these.
-    until: the step after which nothing more need be seen. observe: gets the number of steps so far.
-    first, changed: of a second run.
+    the global generators. marked: indices of the examples that differ in other runs; they come last
+    in each batch, so that random numbers drawn for other examples stay the same. Their releases are
+    kept; all releases are kept with keeps_clean, or with keeps_noised for a run on data that are
+    far from these. until: the step after which nothing more must be seen. observe: receives the
+    number of steps so far. first, changed: of a second run.
     """
 
     folder: Path
@@ -156,21 +168,22 @@ class Tape:
     _before: list[str] = field(default_factory=list)
 
     def place(self) -> Path:
-        """A new folder, in place of one that a run would write to."""
+        """Return a new folder, in place of one that a run would write to."""
         return Path(tempfile.mkdtemp(dir=self.folder)) / "run"
 
     def secret(self) -> int:
-        """A number for the noise and the batches of a run, the same whenever that is done."""
+        """Return a number for the noise and the batches of a run, the same in every repetition of
+        it."""
         self._secrets += 1
         return self._number(f"secret {self._secrets}", 32)
 
     def _number(self, words: str, size: int) -> int:
-        """Of so many bytes, which follows from the seed and from these words."""
+        """Return a number of this many bytes that follows from the seed and from these words."""
         words = f"{self.seed} {words}"
         return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=size).digest(), "big")
 
     def seed_all(self, generator: object = None) -> None:
-        """The generator, or by default the global ones, begin a step alike in both runs."""
+        """Seed the generator, or by default the global ones, alike in both runs."""
         counts = len(self.steps), len(self.releases), len(self.batches)
         number = self._number(f"{counts} {generator is None}", 4)
         if isinstance(generator, torch.Generator):
@@ -181,7 +194,7 @@ class Tape:
         random.seed(number)
 
     def loads(self, examples: int, sampler: object = None) -> None:
-        """Batches are about to be drawn from so many examples."""
+        """Note that batches are about to be drawn from this many examples."""
         loader = _Loader(examples, *_described(sampler, examples))
         number = len(self.loaders)
         self.loaders.append(loader)
@@ -210,13 +223,13 @@ class Tape:
                 yield f"{name} of the sampler differ at examples that both data sets have"
 
     def _place(self) -> int | None:
-        """Of the example that differs, among those that batches are drawn from."""
+        """Return the index of the differing example among those that batches are drawn from."""
         first = self if self.first is None else self.first
         is_whole = bool(first.loaders) and first.loaders[-1].examples == self.size
         return self.changed.number if is_whole else None
 
     def drawn(self, index: IndexArray) -> IndexArray:
-        """The batch that the run is to have in place of the one that it drew."""
+        """Return the batch that the run must use in place of the one that it drew."""
         number = len(self.batches)
         if self.first is None:
             index = np.concatenate([index[~np.isin(index, self.marked)],
@@ -232,14 +245,14 @@ class Tape:
         return index
 
     def takes(self, index: Iterable[int] | None) -> None:
-        """The coming forward pass has these examples; None: that is not known."""
+        """Note the examples of the coming forward pass; None if they are not known."""
         if index is None or self._index is None:
             self._index = None
         else:
             self._index.update(map(int, index))
 
     def enters(self, inputs: Iterable[Tensor]) -> None:
-        """A forward pass in training begins with these inputs."""
+        """Note the inputs with which a forward pass in training begins."""
         if self._rows is not None:
             parts = [_bytes(x.flatten(1) if x.dim() > 1 else x[:, None]) for x in inputs if x.dim()]
             self._rows += [
@@ -248,7 +261,7 @@ class Tape:
             ]
 
     def passes(self, output: Tensor) -> None:
-        """A forward pass in training ends with this output."""
+        """Note the output with which a forward pass in training ends."""
         if not output.is_cuda:
             self._outputs.append(digest_of([output]))
 
@@ -263,9 +276,12 @@ class Tape:
         account: Mapping[str, object],
         is_alike: bool = True,
     ) -> None:
-        """See what is noised, and where the example takes part put the noised sum of the first run
-        in its place. account: what ε is computed from. is_alike: whether the noise is drawn alike
-        in both runs; if not, the sum is put there always."""
+        """Note what is noised; if the example takes part, replace it by the noised sum of the first
+        run.
+
+        account: what ε is computed from. is_alike: whether the noise is drawn alike in both runs;
+        if not, the sum is always replaced.
+        """
         number, (index, rows, outputs) = len(self.releases), self._taken()
         release = _Release(
             tuple(account.items()), digest_of(weights), index, rows, outputs,
@@ -283,7 +299,7 @@ class Tape:
 
     @property
     def is_released(self) -> bool:
-        """Whether the step that is under way has a release already."""
+        """Whether the step in progress has a release already."""
         return self._released
 
     def _taken(self) -> tuple[frozenset[int] | None, tuple[bytes, ...] | None, tuple[str, ...]]:
@@ -360,7 +376,7 @@ class Tape:
             gradient.copy_(injected[name])
 
     def _has_example(self, release: _Release) -> bool | None:
-        """Whether a release of the first run has the example; None where that is not known."""
+        """Return whether a release of the first run has the example; None if that is not known."""
         if self.changed.number is None:
             return False
         if self.changed.is_far:
@@ -369,7 +385,11 @@ class Tape:
         return None if release.index is None or place is None else place in release.index
 
     def _compare_rows(self, first: _Release, second: _Release, has: bool | None) -> int:
-        """How many examples differ. Those that differ in other runs draw otherwise, behind this."""
+        """Return how many examples differ.
+
+        Examples that differ in other runs come last in the batch, and may draw other random
+        numbers.
+        """
         if first.rows is None or second.rows is None or self.changed.is_far:
             return 1
         fewer, more = Counter(first.rows), Counter(second.rows)
@@ -400,8 +420,10 @@ class Tape:
         clean: Mapping[str, Tensor],
         moved: Sensitivities,
     ) -> None:
-        """Clean sums of the runs; those of a batch without the example are the same sum. moving: so
-        many examples differ."""
+        """Compare the clean sums of the runs; those of a batch without the example must be equal.
+
+        moving: the number of examples that differ.
+        """
         for names, of_one in moved.items():
             sensitivity = of_one * (2.0 * moving - self.changed.is_absent)
             pairs = [(before[n].double(), clean[n].double().cpu()) for n in names if n in clean]
@@ -420,12 +442,12 @@ class Tape:
                 )
 
     def stepping(self, optimizer: Optimizer, *unused: object) -> None:
-        """Before a step; of an optimizer within another, too."""
+        """Note the weights before a step; also of an optimizer inside another one."""
         del unused
         self._before.append("" if self._released else digest_of(_parameters(optimizer)))
 
     def stepped(self, optimizer: Optimizer, *unused: object) -> None:
-        """See what a step has changed."""
+        """Note what a step has changed."""
         del unused
         parameters = _parameters(optimizer)
         step = _Step(
@@ -454,7 +476,7 @@ class Tape:
             self.seed_all()
 
     def ends(self) -> None:
-        """The second run is through; compare how much it did."""
+        """Compare how much the two runs did, after the second one."""
         if self.first is None:
             return
         for what, ours, theirs in (
@@ -467,9 +489,10 @@ class Tape:
                 )
 
     def differ(self, what: str, *, is_of_sums: bool = False) -> None:
-        """Something differs; the run need not go on.
+        """Note that something differs, and end the run.
 
-        Raises: Ended.
+        Raises:
+            Ended: always.
         """
         if self.difference is None:
             self.difference = Difference(what, len(self.steps), is_of_sums)
@@ -489,13 +512,13 @@ _CURRENT: list[Tape] = []
 
 
 def current() -> Tape | None:
-    """The tape of the twin run that is under way in this process."""
+    """Return the tape of the twin run in progress in this process."""
     return _CURRENT[-1] if _CURRENT else None
 
 
 @contextmanager
 def watching(tape: Tape) -> Iterator[None]:
-    """Within it, what is trained in this process is seen by this tape."""
+    """Record on this tape what is trained in this process inside the block."""
     hooks = (
         register_optimizer_step_pre_hook(tape.stepping),
         register_optimizer_step_post_hook(tape.stepped),
@@ -513,12 +536,12 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [item for group in optimizer.param_groups for item in group["params"]]
 
 
-def _options(group: Mapping[str, Any]) -> Said:
+def _options(group: Mapping[str, Any]) -> Description:
     return tuple((name, repr(value)) for name, value in group.items() if name != "params")
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """The bits of a tensor as an array, which is not copied where it lies in memory already."""
+    """Return the bits of a tensor as an array, without a copy if it lies in main memory already."""
     flat = tensor.detach().cpu().contiguous()
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty((len(flat), 0), np.uint8)
 
@@ -529,7 +552,7 @@ def _rounds_anew(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def digest_of(tensors: Iterable[Tensor]) -> str:
-    """Of shapes, types and bits of tensors."""
+    """Return a digest of shapes, dtypes and bits of tensors."""
     seen = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         seen.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
@@ -538,7 +561,7 @@ def digest_of(tensors: Iterable[Tensor]) -> str:
 
 
 def _largest_entry(gradient: Tensor) -> tuple[Tensor, int, float]:
-    """A tensor, the place of its largest entry, and that entry."""
+    """Return a tensor, the place of its largest entry, and that entry."""
     flat = gradient.detach().reshape(-1)
     if not len(flat):
         return gradient, 0, 0.0
@@ -547,7 +570,7 @@ def _largest_entry(gradient: Tensor) -> tuple[Tensor, int, float]:
 
 
 def _divisor(entries: Sequence[tuple[Tensor, int, float]]) -> float | None:
-    """What all entries were divided by since they were seen, to six digits."""
+    """Return the number by which all entries were divided since they were seen, to six digits."""
     found = set()
     for gradient, place, entry in entries:
         now = float(gradient.detach().reshape(-1)[place]) if gradient.numel() else 0.0
@@ -556,9 +579,9 @@ def _divisor(entries: Sequence[tuple[Tensor, int, float]]) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _described(sampler: object, examples: int) -> tuple[Said, Mapping[str, Tensor]]:
-    """Numbers that say how a sampler draws, but for the number of examples; and what it holds for
-    each of them."""
+def _described(sampler: object, examples: int) -> tuple[Description, Mapping[str, Tensor]]:
+    """Return the numbers that determine how a sampler draws, except the number of examples; and
+    what it holds for each example."""
     numbers: list[tuple[str, object]] = []
     weights: dict[str, Tensor] = {}
     while sampler is not None:
@@ -572,8 +595,8 @@ def _described(sampler: object, examples: int) -> tuple[Said, Mapping[str, Tenso
     return tuple(numbers), weights
 
 
-def _unlike(first: Said, second: Said) -> Iterator[str]:
-    """What is said in one way of the first run, and in another of the second."""
+def _unlike(first: Description, second: Description) -> Iterator[str]:
+    """Yield what is described in one way for the first run, and in another for the second."""
     before = dict(first)
     for name, value in second:
         if name in before and repr(before[name]) != repr(value):
@@ -585,7 +608,7 @@ def _shown(value: object) -> str:
 
 
 def _differing(first: _Step, second: _Step) -> Iterator[str]:
-    """What a step shows that it did not show in the first run, in the order of its causes."""
+    """Yield what a step shows that it did not show in the first run, in causal order."""
     if first.optimizer != second.optimizer:
         yield f"{second.optimizer} makes the step, and in the first run {first.optimizer}"
         return

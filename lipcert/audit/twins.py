@@ -1,4 +1,4 @@
-"""Twin run: a private run done again, on data that differ in one example.
+"""Twin run: repeat a private run on data that differ in one example.
 
     def train(data):                     # any loop: make_private, or Opacus and attach_opacus
         ...
@@ -6,19 +6,19 @@
 
     report = lipcert.audit.twin(train, (x, y))
 
-Input: a function that trains on the data that it is given, and the data. Output: a `TwinReport`.
-The run is done once on the data as they are, and again for each of a few examples, without it or
-with another one in its place; and once on data that are far from these, in which one example takes
-the place of most others. These runs have the batches of the first, and where their example
-takes part the noised gradient of the first one takes the place of their own (see `tape`). So all
-walk through the same weights, and must do the same: whatever else depends on the example (learning
+Given a function that trains on the data that it receives, and the data, `twin` returns a
+`TwinReport`. The run is done once on the data as they are, and again for each of a few examples,
+without it or with another one in its place; and once on data that are far from these, in which one
+example replaces most others. These runs get the batches of the first run, and where their example
+takes part, the noised gradient of the first run replaces their own (see `tape`). So all runs pass
+through the same weights, and must do the same: whatever else depends on the example (learning
 rates, what sums are divided by, the number of steps, weights changed between steps, what is
 returned) is released without noise. The clean sums, which noise hides, may differ by the stated
-sensitivity, and in steps without the example not at all.
+sensitivity, and not at all in steps without the example.
 
 A pass does not prove that a run is private: it compares a few pairs of data sets. A difference is
-reported as a violation only where two runs on the same data do not differ: so it proves that
-something is published that no ε covers.
+reported as a violation only if two runs on the same data do not differ: so it proves that something
+is published that no ε covers.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ _DETERMINISTIC: Final = (
 )
 _SAME: Final = Changed(None, is_absent=False)
 DEFAULT_COUNT: Final = 2
-"""examples that are compared where none is named"""
+"""Number of examples that are compared if none is named."""
 Data: TypeAlias = "Sequence[Any] | Dataset[Any]"
 Observe: TypeAlias = Callable[[str, int, int], None]
 
@@ -66,8 +66,8 @@ Observe: TypeAlias = Callable[[str, int, int], None]
 class Compared:
     """A run without an example of the data, or with another one in its place.
 
-    number: of the example; why: it was chosen. is_far: it is in the place of most others of the
-    data. with_example: releases whose batch has the example, None where batches were not seen.
+    number: of the example; why: it was chosen. is_far: it replaces most others of the data.
+    with_example: the number of releases whose batch has the example, None if batches were not seen.
     largest: the largest difference of clean sums over the stated sensitivity. seconds: of the run.
     """
 
@@ -83,10 +83,10 @@ class Compared:
 class TwinReport:
     """How a run compares with runs on neighbouring data.
 
-    difference: what differed first; None for nothing but what noise hides. is_random: two runs on
-    the same data differ, too, so that nothing follows from it. relation: of the data sets. seed: of
-    torch, numpy and `random`, and of the choice of examples. compared: the last one has the
-    difference. steps, releases, seconds: of the first run.
+    difference: what differed first; None if nothing did except what noise hides. is_random: two
+    runs on the same data differ, too, so that nothing follows from it. relation: of the data sets.
+    seed: of torch, numpy and `random`, and of the choice of examples. compared: the last one has
+    the difference. steps, releases, seconds: of the first run.
     """
 
     difference: Difference | None
@@ -108,7 +108,7 @@ class TwinReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differed but what noise hides."""
+        """Whether nothing differed except what noise hides."""
         return self.difference is None
 
     @property
@@ -118,12 +118,12 @@ class TwinReport:
 
     @property
     def answer(self) -> str:
-        """The verdict, and what it rests on."""
+        """The verdict, and the evidence for it."""
         return f"{self.verdict.value.capitalize()}: {self._found}."
 
     @property
     def check(self) -> CheckReport:
-        """This as a check of an audit."""
+        """This report as a check of an audit."""
         if self.difference is None:
             return _TWIN.passed(self._found)
         step = self.difference.step
@@ -171,22 +171,27 @@ def twin(
 ) -> TwinReport:
     """Run `function` on the data, and again without one example, or with another one in its place.
 
-    Args: function: called with data of the kind that is given; returns what is published: the
-        model, numbers, or a mapping or sequence of such. Its releases are those of `make_private`,
-        of an optimizer of Opacus that is recorded by `attach_opacus`, or what a recorder is shown
-        by `gradients(clean=…)` and `gradients(noised=…)`; a folder that it gives to `make_private`
-        or to a recorder is replaced by a temporary one. data: arrays or tensors of equal length,
-        (x, y), or a data set with __len__ and __getitem__, of which nothing else is passed on.
-        neighbours: None for the relation of the run, and replace-one where no loader shows its
-        batches; add-remove leaves the example out; replace-one, and zero-out, put another example
-        in its place. examples: their numbers in the data; None for so many as
-        `count` says: of arrays the largest and the rarest label, then random ones. far: whether
-        also to run it where the first of them takes the place of all others but one of each label:
-        what decides only now and then, as early stopping does, is seen there; what it publishes
-        differs, on the way from these data to those, in one step from example to example; every
-        noised gradient is kept in a temporary folder for it. seed: of torch,
-        numpy and `random`, and of that choice.
-    Raises: UsageError where there is no release to compare, or no such example.
+    Args:
+        function: called with data of the same kind as `data`; returns what is published: the model,
+            numbers, or a mapping or sequence of these. Its releases are those of `make_private`, of
+            an optimizer of Opacus that `attach_opacus` records, or what a recorder receives by
+            `gradients(clean=…)` and `gradients(noised=…)`. A folder that it gives to `make_private`
+            or to a recorder is replaced by a temporary one.
+        data: arrays or tensors of equal length, (x, y), or a data set with __len__ and __getitem__;
+            only these two methods of a data set are passed on.
+        neighbours: add-remove leaves the example out; replace-one and zero-out put another example
+            in its place. None: the relation of the run, or replace-one if no loader shows its
+            batches.
+        examples: their indices in the data. None: as many as `count` says: for arrays the largest
+            example and one of the rarest label, then random ones.
+        far: also run it on data in which the first of them replaces all others but one of each
+            label. This shows decisions that are made only now and then, such as early stopping:
+            what they publish differs in some step from example to example on the way from these
+            data to those. Every noised gradient is kept in a temporary folder for this run.
+        seed: of torch, numpy and `random`, and of the choice of examples.
+
+    Raises:
+        UsageError: if there is no release to compare, or no such example.
     """
     size = _size(data)
     chosen = _chosen(data, size, examples, whole("count", count), seed)
@@ -194,7 +199,7 @@ def twin(
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         tape = Tape(place, size, seed, marked=tuple(chosen), keeps_noised=far,
-                    observe=partial(_told, observe, 0, runs))  # fmt: skip
+                    observe=partial(_report, observe, 0, runs))  # fmt: skip
         given = _neighbour(data, _SAME, size, seed)
         returned, seconds = _run(function, given, tape)
         if not tape.releases:
@@ -211,7 +216,7 @@ def twin(
         for changed in others:
             again = Tape(
                 place, size, seed, first=tape, changed=changed,
-                observe=partial(_told, observe, 1 + len(compared), runs),
+                observe=partial(_report, observe, 1 + len(compared), runs),
             )  # fmt: skip
             published, took = _run(function, _neighbour(data, changed, size, seed), again)
             difference = _difference(again, returned, published)
@@ -228,7 +233,7 @@ def twin(
     )  # fmt: skip
 
 
-def _told(observe: Observe, done: int, runs: int, step: int) -> None:
+def _report(observe: Observe, done: int, runs: int, step: int) -> None:
     observe(f"run {done + 1}, step {step}", done, runs)
 
 
@@ -238,12 +243,18 @@ def twin_of(
     columns: Columns,
     **words: Any,
 ) -> TwinReport:
-    """The twin run of a function and of data that words of the command line name.
+    """Run `twin` for a function and data that are named on the command line.
 
-    where: `file.py:function` or `package.module:function`. data: as audits read them; the function
-    gets a data set as it is, and otherwise tensors (x, y). words: of `twin`. What the function
-    prints goes to standard error.
-    Raises: NoVerdictError for what is not there, and for what the function raises.
+    What the function prints goes to standard error.
+
+    Args:
+        where: `file.py:function` or `package.module:function`.
+        data: as audits read them; the function gets a data set as it is, and otherwise tensors (x,
+            y).
+        words: arguments of `twin`.
+
+    Raises:
+        NoVerdictError: for names that do not exist, and for what the function raises.
     """
     function, examples = function_named(where), data_named(data, columns)
 
@@ -264,7 +275,7 @@ def twin_of(
 
 
 def data_named(where: str, columns: Columns) -> Data:
-    """The examples that a word of the command line names, as a training loop takes them."""
+    """Return the examples that a word of the command line names, as a training loop takes them."""
     found: Any = where
     if is_elsewhere(where):
         with redirect_stdout(sys.stderr):
@@ -282,8 +293,12 @@ def data_named(where: str, columns: Columns) -> Data:
 def _again(
     function: Callable[[Any], Any], data: Data, before: Tape, found: Tape, difference: Difference
 ) -> tuple[Difference, bool, Tape]:
-    """What differs, with all sums of the first run at hand up to the step in question; whether the
-    function does the same twice on the same data; and the tape that shows it."""
+    """Repeat the runs up to the step in question, with all sums of the first run kept.
+
+    Returns:
+        what differs, whether the function does not do the same twice on the same data, and the tape
+        that shows it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         place, size, seed = Path(folder), found.size, found.seed
         first = Tape(
@@ -308,9 +323,9 @@ def _again(
 
 
 def _run(function: Callable[[Any], Any], data: object, tape: Tape) -> tuple[object, float]:
-    """What the function returns, and how many seconds it took.
+    """Return what the function returns, and how many seconds it took.
 
-    A second run that raises where the first did not differs by that.
+    If a second run raises where the first did not, that is a difference.
     """
     tape.seed_all()
     start, returned = time.perf_counter(), None
@@ -329,7 +344,7 @@ def _run(function: Callable[[Any], Any], data: object, tape: Tape) -> tuple[obje
 
 
 def _difference(tape: Tape, before: object, returned: object) -> Difference | None:
-    """What a second run has shown, or else what it returned."""
+    """Return what a second run has shown, or else how its result differs."""
     if tape.difference is not None:
         return tape.difference
     where = _unequal(before, returned, "what is returned")
@@ -346,7 +361,7 @@ def _size(data: Data) -> int:
 def _chosen(
     data: Data, size: int, examples: Sequence[int] | None, count: int, seed: int
 ) -> Mapping[int, str]:
-    """Numbers of examples, and why each was chosen."""
+    """Return indices of examples, and why each was chosen."""
     check_positive("count", count)
     for number in examples or ():
         if not -size <= number < size:
@@ -360,7 +375,7 @@ def _chosen(
 
 
 def _unusual(data: Sequence[Any]) -> dict[int, str]:
-    """The example with the largest norm, and one of the rarest label."""
+    """Return the example with the largest norm, and one of the rarest label."""
     x = data[0]
     found: dict[int, str] = {}
     if isinstance(x, Tensor | np.ndarray):
@@ -375,15 +390,15 @@ def _unusual(data: Sequence[Any]) -> dict[int, str]:
 
 
 def _labels(data: Data) -> list[Any]:
-    """Of each example, where they are labels of classes; else nothing."""
+    """Return the label of each example if they are class labels; otherwise nothing."""
     y = data[-1] if isinstance(data, tuple | list) else None
     labels = y.tolist() if isinstance(y, Tensor | np.ndarray) and y.ndim == 1 else []
     return labels if 2 * len(set(labels)) <= len(labels) else []
 
 
 def _neighbour(data: Data, changed: Changed, size: int, seed: int) -> object:
-    """The data without the example, or with another one in its place; of the same kind as those of
-    the first run."""
+    """Return the data without the example, or with another one in its place, of the same kind as
+    before."""
     index = list(range(size))
     if changed.number is None:
         pass
@@ -410,7 +425,7 @@ def _some(part: Any, index: list[int]) -> Any:
 
 
 class _Some(Dataset[Any]):
-    """Examples of a data set. Not a Subset, whose examples are all different ones."""
+    """Examples of a data set; not a Subset, whose examples must all be different."""
 
     def __init__(self, whole: Any, index: Sequence[int]) -> None:
         self._whole, self._index = whole, index
@@ -423,7 +438,7 @@ class _Some(Dataset[Any]):
 
 
 def _unequal(first: object, second: object, name: str) -> str | None:
-    """Where two returned values differ; None: nowhere, as far as they can be compared."""
+    """Return where two returned values differ; None if nowhere, as far as they can be compared."""
     if isinstance(first, nn.Module) and isinstance(second, nn.Module):
         return _unequal(first.state_dict(), second.state_dict(), name)
     if isinstance(first, Tensor | np.ndarray) and isinstance(second, Tensor | np.ndarray):

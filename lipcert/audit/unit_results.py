@@ -3,11 +3,11 @@
     job.json            what is to be done
     results/<unit>.json what was found
 
-Each file is one line that holds a digest of itself (see `trace.spelling`); a result follows the
+Each file is one line that holds a digest of itself (see `trace.spelling`); a result also holds the
 digest of its job and inputs. Invariants: a file appears under its name complete or not at all, and
 stays, so that any number of processes may write into a folder, and each may end at any time; a
-result is that of the unit that its name says, of this job, as it was written, or the folder is
-refused; a unit that is done twice counts once.
+result is that of the unit in its name, of this job, unchanged, or the folder is refused; a unit
+that is done twice counts once.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class UnitResult:
     found: Findings
 
     def written(self, job: str) -> bytes:
-        """The result as a sealed line that follows the digest of the job."""
+        """Return the result as a sealed line that follows the digest of the job."""
         line, _ = sealed({"schema": _SCHEMA, **UNITS.write(self)}, job)
         return line
 
     @classmethod
     def read(cls, line: bytes, job: str, unit: Unit) -> UnitResult:
-        """The result of this unit of this job; ValueError for anything else."""
+        """Return the result of this unit of this job; raise ValueError for anything else."""
         members, _ = unsealed(line)
         if (members.pop("schema", None), members.pop("prev", None)) != (_SCHEMA, job):
             raise ValueError("it belongs to another audit (other model, data, settings or version)")
@@ -63,7 +63,10 @@ class UnitResult:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The findings of all units, replayed and attacked examples apart. done: numbers of units."""
+    """The findings of all units, separately for replayed and attacked examples.
+
+    done: numbers of the units that were done.
+    """
 
     done: tuple[int, ...]
     replayed: Findings
@@ -77,9 +80,9 @@ class Total:
 
 
 def total_of(results: Iterable[UnitResult]) -> Total:
-    """The sum, whatever the order of the results; a unit that occurs twice counts once.
+    """Return the sum, in any order of the results; a unit that occurs twice counts once.
 
-    Results are added up as they come, and not held.
+    Results are added up as they arrive, and not held.
     """
     parts = dict.fromkeys(Kind, Findings())
     checks: dict[int, tuple[CheckReport, ...]] = {}
@@ -95,14 +98,17 @@ def total_of(results: Iterable[UnitResult]) -> Total:
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """Results of one job. digest: of the job and its inputs."""
+    """The results of one job.
+
+    digest: of the job and its inputs.
+    """
 
     path: Path
     digest: str
 
     @classmethod
     def opened(cls, path: Path, job: Job, digest: str) -> ResultFolder:
-        """The folder, made where it does not exist. NoVerdictError where it holds another audit."""
+        """Open the folder, or create it; raise NoVerdictError if it holds another audit."""
         try:
             (path / "results").mkdir(exist_ok=True, parents=True)
             stamp = path / _STAMP
@@ -121,7 +127,7 @@ class ResultFolder:
 
     @staticmethod
     def job_in(path: Path) -> Job:
-        """The job that a folder is about."""
+        """Return the job of a folder."""
         try:
             line = _content(path / _STAMP)
         except (OSError, ValueError) as error:
@@ -132,10 +138,15 @@ class ResultFolder:
         return Job.read(line, str(path / _STAMP))
 
     def kept(self, units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Every result there is, one at a time; units: of the job. Names that begin with a dot, of
-        files that are being written, are passed over.
+        """Yield every result in the folder, one at a time.
 
-        NoVerdictError where something is not a result of one of the units, as it was written.
+        Names that begin with a dot, of files that are being written, are skipped.
+
+        Args:
+            units: of the job.
+
+        Raises:
+            NoVerdictError: if something is not the unchanged result of one of the units.
         """
         named = {f"{unit.number}.json": unit for unit in units}
         try:
@@ -159,12 +170,13 @@ class ResultFolder:
                 ) from error
 
     def keep(self, result: UnitResult) -> None:
-        """Write a result; once more is harmless."""
+        """Write a result; writing it again does no harm."""
         _place(self.path / "results" / f"{result.unit.number}.json", result.written(self.digest))
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a regular file of reasonable size; OSError or ValueError for anything else."""
+    """Return the bytes of a regular file of reasonable size; raise OSError or ValueError
+    otherwise."""
     if path.is_symlink():
         raise ValueError("it is a link; put the file itself there")
     with open_regular(path) as file:
@@ -196,4 +208,4 @@ UNITS: Final = Codec(
     nulls=True,
     longest=1 << 24,
 )
-"""how findings stand in a result"""
+"""Reads and writes findings in a result."""

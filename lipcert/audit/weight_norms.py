@@ -1,14 +1,14 @@
-"""Norms of weights between two proved ends, and what a run makes of weights beyond their radii.
+"""Norms of weights between two proved ends, and what a run does with weights beyond their radii.
 
-An `Excess` is made for every constrained parameter and every op that uses it. Invariant: the norm
-lies between the two ends; what rounding of a projection explains is stated with them. The upper end
-of an operator norm is what the core proves, the lower end one vector. Only what rounding left
-outside of a constraint is scaled down into it (`settled_weights`).
+An `Excess` is computed for every constrained parameter and every op that uses it. Invariant: the
+norm lies between the two ends; what the rounding of a projection explains is stated with them. The
+upper end of an operator norm is what the core proves, the lower end comes from one vector. Only
+what rounding left outside of a constraint is scaled down into it (`settled_weights`).
 
-Proof of the lower end: ‖T‖ ≥ ‖Tv‖/‖v‖ for every v ≠ 0. Each entry of the computed Tv is a sum of
-at most n products, n the number of entries of v, so it is off by at most γ_n·(|T||v|), in any order
-of summation; the norm of the error is at most γ_n·‖|T||v|‖, and |T||v| itself is computed within a
-factor 1 + γ_n. Of fewer than 2^40 products γ_n ≤ n·2^-52.
+Proof of the lower end: ‖T‖ ≥ ‖Tv‖/‖v‖ for every v ≠ 0. Each entry of the computed Tv is a sum of at
+most n products, n the number of entries of v, so it is off by at most γ_n·(|T||v|), in any order of
+summation; the norm of the error is at most γ_n·‖|T||v|‖, and |T||v| itself is computed within a
+factor 1 + γ_n. For fewer than 2^40 products γ_n ≤ n·2^-52.
 """
 
 import math
@@ -35,18 +35,18 @@ from lipcert.settings.settings import ConstraintSpec
 from lipcert.settings.values import TierName
 
 MODEL: Final = "model"
-"""the weights of the file"""
+"""Name of the weights of the file."""
 _TIERS: Final[tuple[TierName, ...]] = ("quick", "fast", "tight")
-"""how hard to try for a norm"""
+"""Efforts to prove a norm, from the smallest."""
 _PROOF: Final = 2.0**-23
-"""the share of a norm that its proof may take, and more"""
+"""More than the share of a norm that its proof may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A norm between two ends, over its radius; allowed: the ratio that rounding explains.
+    """A norm between two ends, over its radius.
 
-    weights: name of the set that it is of.
+    weights: name of the set that it belongs to. allowed: the ratio that rounding explains.
     """
 
     weights: str
@@ -58,14 +58,15 @@ class Excess:
 
     @property
     def verdict(self) -> Verdict:
-        """Where the ratio lies with respect to what is allowed."""
+        """Where the ratio lies relative to what is allowed."""
         if self.upper <= self.allowed:
             return Verdict.PASS
         return Verdict.VIOLATION if self.lower > self.allowed else Verdict.INCONCLUSIVE
 
 
 def storage_unit(weights: Mapping[str, FloatArray]) -> float:
-    """Unit roundoff of the type in which weights were stored: float32 where it holds them."""
+    """Return the unit roundoff of the type that weights were stored in: float32 if it holds
+    them."""
     exact = all(np.array_equal(w, w.astype(np.float32)) for w in weights.values())
     return 2.0**-24 if exact else 2.0**-53
 
@@ -73,7 +74,10 @@ def storage_unit(weights: Mapping[str, FloatArray]) -> float:
 def excesses(
     claims: Claims, weights: Mapping[str, FloatArray], name: str, unit: float
 ) -> Iterator[Excess]:
-    """Every constrained norm. name: of the weights. unit: of the type in which they are stored."""
+    """Yield every constrained norm.
+
+    name: of the weights. unit: unit roundoff of the type in which they are stored.
+    """
     graph = claims.engine.graph
     at = graph_at(graph, weights)
     for parameter, constraint in constraints_of(graph, claims.settings).items():
@@ -92,7 +96,8 @@ def excesses(
 
 
 def _spectral(use: Use, radius: float, allowed: float) -> tuple[float, float]:
-    """Ends of the norm of an op over what the bounds assume of it, r·max(1, gain of the view)."""
+    """Return the ends of the norm of an op over what the bounds assume of it, r·max(1, gain of the
+    view)."""
     node, reach = use.node, radius * max(1.0, use.operand.gain)
     plain = plain_norm(use)
     if plain is not None:
@@ -109,7 +114,7 @@ def _spectral(use: Use, radius: float, allowed: float) -> tuple[float, float]:
 
 
 def plain_norm(use: Use) -> tuple[float, float] | None:
-    """Ends of the norm of a table, or of what works entry by entry; None for a linear map."""
+    """Return the ends of the norm of a table or an entrywise op; None for a linear map."""
     if use.is_table:
         rows = use.operand.array
         longest = rows[int(np.argmax(np.linalg.norm(rows, axis=1)))]
@@ -121,7 +126,7 @@ def plain_norm(use: Use) -> tuple[float, float] | None:
 
 
 def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:
-    """Both over the radius; what exceeds 0 exceeds it without end."""
+    """Return both ends over the radius; with radius 0, a norm above 0 exceeds it infinitely."""
     if radius == 0.0:
         return (math.inf if lower > 0.0 else 0.0, math.inf if upper > 0.0 else 0.0)
     return divide_down(lower, radius), divide_up(upper, radius)
@@ -129,7 +134,10 @@ def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settled:
-    """Weights to replay, None for those of the file. claims: those at them, if admissible."""
+    """Weights to replay, None for those of the file, and the claims that apply to them.
+
+    admissible: whether the bounds apply to these weights.
+    """
 
     weights: Mapping[str, FloatArray] | None
     claims: Claims
@@ -137,12 +145,14 @@ class Settled:
 
 
 def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) -> Settled:
-    """The weights that a run would use in place of these, with the claims that apply to them.
+    """Return the weights that a run would use in place of these, with the claims that apply to
+    them.
 
     What rounding left outside its constraint is scaled down into it; what lies further outside is
-    left as it is, and not admissible. Weight clipping scales down everything that is outside, but
-    not what a run recorded: there it should have done so. weights: recorded or proposed ones; None
-    for those of the file.
+    unchanged, and not admissible. Weight clipping scales down everything that is outside, except
+    weights that a run recorded: it should have scaled those itself. weights: recorded or proposed
+    ones; None for those of the file.
+
     Proof: every constraint is of a norm, which scales with the tensor; 2^-40 covers the roundings
     of the scaling.
     """
@@ -166,9 +176,10 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
 
 
 def bounds_hold_at(claims: Claims, weights: Mapping[str, FloatArray]) -> bool:
-    """Whether bounds at one point are about these weights; others are about all, or made anew.
+    """Whether the bounds apply to these weights.
 
-    At a point that is the file's weights; under a clip of gradients it is all weights, too.
+    Bounds at one point apply to the weights of the file; under a clip of gradients, to all weights,
+    as do other bounds, which cover all weights or are computed anew.
     """
     settings, graph = claims.settings, claims.engine.graph
     if settings.scope == "constraint-set" or settings.weights_are_free or are_made_anew(settings):
@@ -180,7 +191,8 @@ _ITERATIONS: Final = 60
 
 
 def operator_norm_upper(node: Node, tier: TierName) -> float:
-    """An upper bound that the core proves, about the least that it can; inf where it proves none.
+    """Return an upper bound that the core proves, close to the least that it can; inf if it proves
+    none.
 
     Proving takes a share of 4e-8 of the norm, or a little more.
     """
@@ -189,9 +201,12 @@ def operator_norm_upper(node: Node, tier: TierName) -> float:
 
 
 def linear_map(node: Node, weight: FloatArray) -> tuple[Dense | Conv, Shape, Shape]:
-    """A layer with this weight and no bias; a matrix acts on one position.
+    """Return a layer with this weight and no bias; a matrix acts on one position.
 
-    Its norm is that of the layer. TypeError for a node that is none.
+    Its norm is that of the layer.
+
+    Raises:
+        TypeError: for a node that is not a layer.
     """
     exact = Operand(weight, weight)
     match node.op:
@@ -205,7 +220,7 @@ def linear_map(node: Node, weight: FloatArray) -> tuple[Dense | Conv, Shape, Sha
 
 
 def image_of(node: Node, weight: FloatArray, x: FloatArray) -> FloatArray:
-    """What the layer makes of vectors [examples, ...], entry by entry as its map reads them."""
+    """Apply the layer to vectors [examples, ...], entry by entry as its map reads them."""
     op, given, shape = linear_map(node, weight)
     step = Step(op, ("x",), "y", shape, 0)
     found: FloatArray = batch_output(step, [x.reshape(len(x), *given)])
@@ -213,7 +228,7 @@ def image_of(node: Node, weight: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def operator_norm_lower(node: Node) -> float:
-    """A lower bound by the best vector that a power iteration finds."""
+    """Return a lower bound from the best vector that a power iteration finds."""
     weight = node.operands["weight"].array
     vector = _long_vector(node, weight)
     image = image_of(node, weight, vector[None])
@@ -224,7 +239,7 @@ def operator_norm_lower(node: Node) -> float:
 
 
 def _long_vector(node: Node, weight: FloatArray) -> FloatArray:
-    """What (TᵀT)^k makes of a fixed vector."""
+    """Apply (TᵀT)^k to a fixed vector, and normalise it."""
     op, given, shape = linear_map(node, weight)
     single = Node(node.name, Step(op, ("x",), "y", shape, 0), (given,))
     tensors = {"weight": torch.from_numpy(weight.copy())}

@@ -1,9 +1,9 @@
 """Attacks: examples, and weights, constructed to come close to the bounds of an audit.
 
-Input: claims, weights, a few examples. Output: the best admissible examples and labels found for
-every group. An attack proves nothing and judges nothing: what it proposes is replayed like any
-other example. The data flow: starts → ascent over examples → the best of every group; where weights
-move, again for every group with its own weights.
+Given claims, weights and a few examples, `proposals` yields the best admissible examples and labels
+found for every group. An attack proves nothing and judges nothing: its proposals are replayed like
+any other examples. The procedure: choose starts; ascend over examples; take the best of every
+group; if weights move, repeat for every group with weights of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +34,10 @@ _SOURCE: Final = "attack"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """Examples worth replaying. weights: at these; None for those that the attack was given."""
+    """Examples worth replaying.
+
+    weights: the weights to replay them at; None for the weights that the attack was given.
+    """
 
     examples: Examples
     weights: Mapping[str, FloatArray] | None
@@ -53,9 +56,14 @@ def proposals(
 ) -> Iterator[Proposal]:
     """Attack the bounds of every group.
 
-    start: examples to begin with; those outside the domain are moved into it. steps: of every
-    ascent. Where weights move, nothing is proposed at given ones that disobey their constraints.
-    Raises UsageError where weights shall move but the bounds apply to one set of weights only.
+    If weights move, nothing is proposed at given weights that violate their constraints.
+
+    Args:
+        start: examples to begin with; those outside the domain are moved into it.
+        steps: the number of steps of every ascent.
+
+    Raises:
+        UsageError: if weights are to move but the bounds apply only to one set of weights.
     """
     movable = WeightSet.of(claims) if move_weights else None
     engine = claims.engine

@@ -1,9 +1,9 @@
-"""The ascent: rows of examples that climb, each its own objective, and the best that they find.
+"""The ascent: rows of examples that each climb one objective, and the best examples they find.
 
-Input: a field, a domain, a set of labels, given examples. Output: rows to start from, a few per
-objective, of different examples and labels; per objective the best rows found anywhere.
-Deterministic. Invariants: rows stay in the domain; nothing that was found is lost, not even among
-the candidates for a start, so that the best is never below the best start.
+Given a field, a domain, a set of labels and examples, `starting_rows` chooses a few rows per
+objective, with different examples and labels, and `climb` moves them. Deterministic. Invariants:
+rows stay in the domain; nothing that was found is lost, not even among the candidates for a start,
+so that the best is never below the best start.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from lipcert.graph.domain import Domain, lengths
 _Mask = npt.NDArray[np.bool_]
 
 _LEAP: Final = 64.0
-"""step, in widths of the domain, after which little but its far points remains"""
+"""A step, in widths of the domain, after which nearly all rows are at its far points."""
 _SHORTEST: Final = 0.01
 _SHORTER: Final = 0.25
 _FLAT: Final = 1e-100
 _TRIED: Final = 640
-"""so many pairs of an example and a label are tried"""
+"""Number of pairs of an example and a label that are tried."""
 _ALIKE: Final = 2
-"""so many rows of an objective start from one example, or from one label"""
+"""Number of rows of an objective that start from the same example, or from the same label."""
 
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Examples [rows, *shape], their labels, and which objective each climbs.  # [rows]"""
+    """Examples [rows, *shape], their labels, and the objective that each climbs.  # [rows]"""
 
     x: FloatArray
     labels: Labels
@@ -43,16 +43,16 @@ class Rows:
         return len(self.x)
 
     def chosen(self, where: npt.NDArray[np.intp] | _Mask) -> Self:
-        """The rows at these indices, or where this mask is True."""
+        """Return the rows at these indices, or where this mask is True."""
         return type(self)(self.x[where], self.labels[where], self.wanted[where])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gaits:
-    """How each row goes; steps are in widths of the domain.  # [rows] each
+    """How each row moves; steps are in widths of the domain.  # [rows] each
 
-    first: its first step. again: its step after a jolt. longer: the factor after a success.
-    jolt: how far it is moved towards a random example when it is stuck.
+    first: its first step. again: its step after a jolt. longer: the factor after a success. jolt:
+    how far it is moved towards a random example when it is stuck.
     """
 
     first: FloatArray
@@ -62,7 +62,7 @@ class _Gaits:
 
     @classmethod
     def of(cls, count: int) -> Self:
-        """Every second row is bold and begins with a leap; the others are careful."""
+        """Make every second row bold, beginning with a leap; the others are careful."""
         place = np.arange(count)
         bold = place % 2 == 0
         return cls(
@@ -74,14 +74,17 @@ class _Gaits:
 
 
 class Best:
-    """Per objective, the best example found so far."""
+    """The best example of each objective so far."""
 
     def __init__(self, objectives: int) -> None:
         self.norms: FloatArray = np.full(objectives, -np.inf)
         self._found: list[tuple[FloatArray, Labels] | None] = [None] * objectives
 
     def meet(self, x: FloatArray, labels: Labels, norms: FloatArray) -> None:
-        """Take over what is better than all before. norms: [objectives, rows]."""
+        """Keep what is better than all before.
+
+        norms: [objectives, rows].
+        """
         known = np.where(np.isnan(norms), np.inf, norms)  # NaN is a violation, so worth showing
         for objective, row in enumerate(np.argmax(known, axis=1)):
             if known[objective, row] > self.norms[objective]:
@@ -89,14 +92,14 @@ class Best:
                 self._found[objective] = (x[row].copy(), labels[row].copy())
 
     def example(self, objective: int) -> tuple[FloatArray, Labels]:
-        """The best example of an objective, with its label."""
+        """Return the best example of an objective, with its label."""
         found = self._found[objective]
         if found is None:
             raise ValueError("nothing was found yet")
         return found
 
     def rows(self) -> Rows:
-        """The best example of every objective."""
+        """Return the best example of every objective."""
         found = [self.example(objective) for objective in range(len(self.norms))]
         return Rows(
             np.stack([x for x, _ in found]),
@@ -107,7 +110,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ground:
-    """Where rows climb: the field, the sets of examples and labels, and chance."""
+    """What rows climb on: the field, the sets of examples and labels, and a random generator."""
 
     field: Field
     domain: Domain
@@ -122,11 +125,11 @@ def climb(
     rounds: int,
     observe: Callable[[int], None] = lambda _round: None,
 ) -> Rows:
-    """Climb so many rounds; what is found goes into `best`. Returns the rows where they stand.
+    """Climb for this many rounds and collect what is found in `best`; return the final rows.
 
-    Every row keeps its own step: longer after a success, shorter after a failure, which is taken
-    back. Half of them begin with leaps to far points of the domain, where norms, being convex,
-    like to be largest. A row that is stuck goes on from somewhere near the best of its objective.
+    Every row has its own step: longer after a success, shorter after a failure, which is undone.
+    Half of the rows begin with leaps to far points of the domain, where norms, being convex, tend
+    to be largest. A row that is stuck continues near the best example of its objective.
     """
     at, slopes = rows, ground.field.slopes(rows.x, rows.labels, rows.wanted)
     best.meet(at.x, at.labels, slopes.norms)
@@ -151,7 +154,7 @@ def climb(
 
 
 def _heights(slopes: Slopes, rows: Rows) -> FloatArray:
-    """The norm that each row climbs."""
+    """Return the norm that each row climbs."""
     found = slopes.norms[rows.wanted, np.arange(len(rows))]
     return np.asarray(np.where(np.isnan(found), np.inf, found))
 
@@ -170,7 +173,7 @@ def _uphill(ground: Ground, rows: Rows, slopes: Slopes, steps: FloatArray) -> Ro
 
 
 def _jolted(ground: Ground, x: FloatArray, shares: FloatArray) -> FloatArray:
-    """Some share of the way from each example to a random one."""
+    """Move each example part of the way towards a random one."""
     if not len(x):
         return x
     elsewhere = ground.domain.drawn(len(x) + 1, ground.random)[1:].reshape(x.shape)
@@ -193,9 +196,9 @@ def _put_slopes(old: Slopes, new: Slopes, where: _Mask) -> Slopes:
 def starting_rows(
     ground: Ground, given: tuple[FloatArray, Labels], best: Best, per_objective: int
 ) -> Rows:
-    """The best pairs of an example and a label, of those given, those farther out, and random ones.
+    """Return the best pairs of an example and a label among given, farther and random examples.
 
-    given: examples and their own labels, all of which are tried with those labels.
+    given: examples and their own labels; all of them are tried with those labels.
     """
     field, domain, random = ground.field, ground.domain, ground.random
     x, own = domain.projected(given[0]), given[1]
@@ -218,7 +221,7 @@ def starting_rows(
 
 
 def _spread(examples: FloatArray, count: int) -> FloatArray:
-    """At most so many, evenly from all."""
+    """Return at most this many examples, evenly spaced."""
     if len(examples) <= count:
         return examples
     return examples[np.linspace(0, len(examples) - 1, count).astype(np.int64)]
@@ -227,7 +230,7 @@ def _spread(examples: FloatArray, count: int) -> FloatArray:
 def _picked(
     norms: FloatArray, sources: Labels, kinds: Labels, count: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The largest norms, few of one example or one label; all others after those."""
+    """Return the largest norms, at first few with the same example or label; then all others."""
     order = np.argsort(-np.nan_to_num(norms, nan=np.inf), kind="stable")
     uses: dict[tuple[str, int], int] = {}
     fresh, spare = [], []

@@ -1,6 +1,6 @@
 """The labels that a loss admits, as sets to move in: classes, corners of a cube, a ball.
 
-Every label that is returned is admissible. Where the norm of a gradient is a convex function of the
+Every label that is returned is admissible. If the norm of a gradient is a convex function of the
 label, its largest values are at the extreme labels: only those are tried.
 """
 
@@ -22,10 +22,10 @@ from lipcert.graph.domain import lengths
 from lipcert.losses import Targets, targets_of
 
 Labels = npt.NDArray[Any]
-"""class numbers [examples], or targets [examples, *output shape]; a matrix for several outputs"""
+"""Class numbers [examples], or targets [examples, *output shape]; a matrix for several outputs."""
 
 _TRIED: Final = 12
-"""so many classes are tried at an example"""
+"""Number of classes that are tried at an example."""
 _PATTERNS: Final = 4
 _ALONE: Final = 3
 _INWARD: Final = 1e-12
@@ -38,19 +38,21 @@ class LabelSet(ABC):
 
     @abstractmethod
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Random labels of so many examples."""
+        """Return random labels for this many examples."""
 
     @abstractmethod
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
-        """Labels for examples with these outputs, most wrong ones first; one array per choice."""
+        """Return labels for examples with these outputs, the most wrong first; one array per
+        choice."""
 
     @abstractmethod
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """The label of one example after a step uphill; 1 is a step across the whole set."""
+        """Return the label of one example after a step uphill; a step of 1 crosses the whole
+        set."""
 
 
 def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
-    """The labels that a loss admits. NoVerdictError where that is not known."""
+    """Return the labels that a loss admits; raise NoVerdictError if they are not known."""
     if isinstance(loss, Joint):
         sets = tuple(
             label_set(part.loss, part.shape if part.is_of_classes else (part.size,), outputs)
@@ -79,9 +81,9 @@ def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
 
 @dataclass(frozen=True, slots=True)
 class Parts(LabelSet):
-    """Labels of several outputs side by side: every combination of theirs.
+    """Labels of several outputs side by side, in every combination.
 
-    entries, columns: where each is among the outputs, and among the labels.
+    entries, columns: the position of each output among the outputs, and among the labels.
     """
 
     sets: tuple[LabelSet, ...]
@@ -89,11 +91,12 @@ class Parts(LabelSet):
     columns: tuple[slice, ...]
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Labels drawn independently for each output."""
+        """Draw labels independently for each output."""
         return _beside([own.drawn(count, random) for own in self.sets])
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
-        """The labels of each output in order; then the next of each, the others at their first."""
+        """Return the labels of all outputs in order; then further ones of one output, the others at
+        their first."""
         found = [
             own.promising(logits[:, at], random)
             for own, at in zip(self.sets, self.entries, strict=True)
@@ -111,7 +114,7 @@ class Parts(LabelSet):
         ]
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """Labels moved output by output; class numbers stay what they are."""
+        """Move labels output by output; class numbers do not move."""
         parts = [
             own.moved(labels[at], slopes[at], step)
             for own, at in zip(self.sets, self.columns, strict=True)
@@ -130,17 +133,17 @@ class Classes(LabelSet):
     classes: int
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Every class about equally often."""
+        """Draw every class about equally often."""
         return random.permutation(np.arange(count, dtype=np.int64) % self.classes)
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
-        """The classes of the lowest scores."""
+        """Return the classes with the lowest scores."""
         del random
         order = np.argsort(logits.reshape(len(logits), -1), axis=1, kind="stable")
         return list(order[:, :_TRIED].T.astype(np.int64))
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """A class stays what it is."""
+        """Return the class unchanged: classes do not move."""
         del slopes, step
         return labels
 
@@ -152,13 +155,14 @@ class Tokens(LabelSet):
     scores: Scores
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Every class of every token equally likely."""
+        """Draw every class of every token with equal probability."""
         return random.integers(self.scores.classes, size=(count, self.scores.tokens))
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
-        """The classes of the lowest scores of each token, and of all together for all; some drawn.
+        """Return the classes with the lowest scores, of each token and of all together, and random
+        ones.
 
-        One class for all tokens makes what reaches a shared weight point one way.
+        One class for all tokens makes all contributions to a shared weight point the same way.
         """
         count, tokens = len(logits), self.scores.tokens
         rows = self.scores.apart(logits.reshape(count, -1))
@@ -171,26 +175,26 @@ class Tokens(LabelSet):
         return [*found, *(self.drawn(count, random) for _ in range(_PATTERNS))]
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """Classes stay what they are."""
+        """Return the classes unchanged: classes do not move."""
         del slopes, step
         return labels
 
 
 @dataclass(frozen=True, slots=True)
 class Corners(LabelSet):
-    """Targets whose entries are one of two numbers each."""
+    """Targets each of whose entries is one of two numbers."""
 
     shape: Shape
     low: float
     high: float
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Corners of the cube, each equally likely."""
+        """Draw corners of the cube, each with equal probability."""
         heads = random.random((count, *self.shape)) < 0.5
         return np.asarray(np.where(heads, self.low, self.high))
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
-        """The most wrong corner, its opposite, all alike, and a few drawn."""
+        """Return the most wrong corner, its opposite, both constant ones, and a few random ones."""
         wrong = np.where(logits < 0.0, self.high, self.low)
         other = self.low + self.high - wrong
         alike = [np.full_like(wrong, end) for end in (self.low, self.high)]
@@ -198,7 +202,7 @@ class Corners(LabelSet):
         return [wrong, other] if wrong[0].size == 1 else [wrong, other, *alike, *drawn]
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """After a long step, the corner that the slopes point to."""
+        """Return the corner to which the slopes point, if the step is long."""
         if step < _LEAP:
             return labels
         rest = np.where(slopes < 0.0, self.low, labels)
@@ -213,11 +217,11 @@ class Ball(LabelSet):
     radius: float
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Labels on the sphere, every direction equally likely."""
+        """Draw labels on the sphere, every direction equally likely."""
         return self._extreme(random.standard_normal((count, *self.shape)))
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
-        """Opposite to the output, across it, and a few drawn."""
+        """Return the labels opposite to the output, orthogonal to it, and a few random ones."""
         across = random.standard_normal(logits.shape)
         along = np.sum((across * logits).reshape(len(logits), -1), axis=1)
         squares = np.maximum(lengths(logits) ** 2, np.finfo(np.float64).tiny)
@@ -226,7 +230,7 @@ class Ball(LabelSet):
         return [self._extreme(-logits), self._extreme(across), *drawn]
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """Labels moved along the slopes and back to the sphere."""
+        """Move labels along the slopes and back to the sphere."""
         length = float(np.linalg.norm(slopes.reshape(-1)))
         if length == 0.0 or not np.isfinite(length):
             return labels
@@ -242,6 +246,6 @@ class Ball(LabelSet):
 
 
 def _beyond(shape: Shape, largest: float, kink: float) -> Corners:
-    """Targets that every output misses by more than the kink, on one side or the other."""
+    """Return targets that every output misses by more than the kink, on one side or the other."""
     reach = 2.0 * (largest if np.isfinite(largest) else _FAR) + 2.0 * kink + 1.0
     return Corners(shape, -reach, reach)

@@ -1,9 +1,9 @@
 """The field in which an attack climbs: log-norms of gradients over examples, labels, weights.
 
-Rows are examples with their labels; the field has ‖g‖ of every objective at every row, and the
-slopes of one of them per row. Unlike the norm engine of the replay, which is made to be fast and
-bounds its own error, it computes norms as functions that autograd differentiates once more.
-Everything outside is float64 numpy; a few rows at a time are evaluated, so that memory stays
+Rows are examples with their labels; the field computes ‖g‖ of every objective at every row, and the
+slopes of one of them per row. The norm engine of the replay is made to be fast and bounds its own
+error; this field computes norms as functions that autograd can differentiate once more. All inputs
+and outputs are float64 numpy arrays; a few rows at a time are evaluated, so that memory stays
 bounded.
 """
 
@@ -49,8 +49,8 @@ class Slopes:
 class Field:
     """Gradient norms of the claimed network at given weights.
 
-    objectives: the groups of the claims, and all of them together where there are several.
-    dtype: in which is climbed; what is found is judged elsewhere, with regard to rounding.
+    The objectives are the groups of the claims and, if there are several, all of them together.
+    dtype: of the ascent; what is found is judged elsewhere, with regard to rounding.
     """
 
     def __init__(
@@ -76,21 +76,21 @@ class Field:
 
     @property
     def objectives(self) -> int:
-        """How many norms there are to climb."""
+        """The number of norms that can be climbed."""
         return len(self._members)
 
     @property
     def weights(self) -> Mapping[str, FloatArray]:
-        """The numbers of every parameter."""
+        """The values of every parameter."""
         return {name: array.cpu().double().numpy() for name, array in self._parameters.items()}
 
     def at(self, weights: Mapping[str, FloatArray]) -> None:
-        """Move to other weights; parameters that are not named stay."""
+        """Move to other weights; parameters that are not named keep theirs."""
         for name, array in weights.items():
             self._parameters[name] = self._tensor(array)
 
     def logits(self, x: FloatArray) -> FloatArray:
-        """The outputs of the network for these examples."""
+        """Return the outputs of the network for these examples."""
         with torch.no_grad():
             parts = [
                 self._output(self._parameters, self._tensor(x[rows])).cpu().double().numpy()
@@ -99,7 +99,7 @@ class Field:
         return np.concatenate(parts)
 
     def norms(self, x: FloatArray, labels: Labels) -> FloatArray:
-        """‖g‖ of every objective.  # [objectives, rows]"""
+        """Return ‖g‖ of every objective.  # [objectives, rows]"""
         parts = []
         for rows in self._chunks(len(x)):
             with torch.no_grad():
@@ -108,13 +108,16 @@ class Field:
         return np.concatenate(parts, axis=1)
 
     def slopes(self, x: FloatArray, labels: Labels, wanted: _Rows) -> Slopes:
-        """wanted: which objective each row climbs."""
+        """Return norms and slopes at these rows.
+
+        wanted: the objective that each row climbs.
+        """
         return _joined([self._slopes(x[r], labels[r], wanted[r]) for r in self._chunks(len(x))])
 
     def weight_slopes(
         self, x: FloatArray, labels: Labels, wanted: int, names: tuple[str, ...]
     ) -> Mapping[str, FloatArray]:
-        """The slopes of the logarithm of an objective at one row, by parameter."""
+        """Return the slopes of the logarithm of an objective at one row, by parameter."""
         moving = {name: self._parameters[name].clone().requires_grad_() for name in names}
         squares = self._squares(self._tensor(x[None]), self._labels(labels[None]), moving)
         found = torch.autograd.grad(
@@ -142,7 +145,7 @@ class Field:
         )
 
     def _squares(self, inputs: Tensor, targets: Tensor, moving: Tensors = NO_TENSORS) -> Tensor:
-        """‖∂loss/∂θ‖² over the parameters of each objective.  # [objectives, rows]"""
+        """Return ‖∂loss/∂θ‖² over the parameters of each objective.  # [objectives, rows]"""
         parameters = {**self._parameters, **moving}
         trained = {name: parameters[name] for name in self._members[-1]}
 
@@ -162,7 +165,7 @@ class Field:
         )
 
     def _output(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """What the network makes of examples."""
+        """Evaluate the network on these examples."""
         values = {self._graph.input_name: x}
         for node, function in self._functions:
             operands = {
@@ -179,13 +182,13 @@ class Field:
         return torch.tensor(array, dtype=self._like.dtype, device=self._like.device)
 
     def _labels(self, labels: Labels) -> Tensor:
-        labels_there = torch.tensor(labels, device=self._like.device)
-        is_target = labels_there.dtype.is_floating_point
-        return labels_there.to(self._like.dtype) if is_target else labels_there
+        moved = torch.tensor(labels, device=self._like.device)
+        is_target = moved.dtype.is_floating_point
+        return moved.to(self._like.dtype) if is_target else moved
 
 
 def _log(squares: Tensor) -> Tensor:
-    """log ‖·‖, with no slope where the norm is 0."""
+    """Return log ‖·‖, with slope 0 where the norm is 0."""
     positive = squares > 0.0
     return torch.where(positive, 0.5 * torch.log(torch.where(positive, squares, 1.0)), 0.0)
 

@@ -1,9 +1,9 @@
 """The weights that the bounds allow, as a set to move in, and the ascent over them.
 
-What `settled` returns obeys every constraint beyond doubt, by certified norms; what `projected`
-returns does so about. Trained parameters without a constraint move only where the bounds hold
-whatever they are. In the ascent, steps of the weights and of the examples take turns; a step of the
-weights that does not help is taken back.
+Weights returned by `settled` are proved to obey every constraint, by certified norms; those
+returned by `projected` obey them only approximately. Trained parameters without a constraint move
+only if the bounds hold for all their values. In the ascent, steps of the weights and of the
+examples alternate; a step of the weights that does not help is undone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +34,10 @@ _STRETCH: Final = 4.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightSet:
-    """Weights within constraints, by parameter. free: those that nothing holds."""
+    """Weights within constraints, by parameter.
+
+    free: the parameters that no constraint holds.
+    """
 
     graph: Graph
     tier: TierName
@@ -44,7 +47,7 @@ class WeightSet:
 
     @classmethod
     def of(cls, claims: Claims) -> Self:
-        """The set. UsageError where the bounds apply only to the weights of the file."""
+        """Return the set; raise UsageError if the bounds apply only to the weights of the file."""
         settings, graph = claims.settings, claims.engine.graph
         if settings.scope != "constraint-set":
             raise UsageError(
@@ -67,7 +70,7 @@ class WeightSet:
         return name in self.constraints or name in self.free
 
     def aligned(self) -> Weights:
-        """The weights that the search of witnesses proposes, if it finds better ones."""
+        """Return the weights that the search for witnesses proposes, if it finds better ones."""
         program = aligned(self.engine)
         steps = () if program is None else program.steps
         arrays = {
@@ -85,7 +88,7 @@ class WeightSet:
         }
 
     def contains(self, weights: Weights) -> bool:
-        """Whether weights obey every constraint beyond doubt, up to their rounding to float32."""
+        """Whether weights provably obey every constraint, up to their rounding to float32."""
         factors = self._factors(weights, certified=True)
         return all(
             factor >= 1.0 - _INWARD * max(1.0, float(np.sqrt(weights[name].size)))
@@ -93,7 +96,8 @@ class WeightSet:
         )
 
     def projected(self, weights: Weights) -> Weights:
-        """Weights of the set near these: singular values clipped, all others scaled down."""
+        """Return weights of the set near these: singular values are clipped, all others scaled
+        down."""
         found = dict(weights)
         for name, use in self._plain_matrices():
             found[name] = _clipped(found[name], use, self.constraints[name].radius)
@@ -102,15 +106,15 @@ class WeightSet:
         return found
 
     def stretched(self, weights: Weights) -> Weights:
-        """The same directions, as far out as the set reaches."""
+        """Return weights with the same directions, as far out as the set reaches."""
         factors = self._factors(weights, certified=False)
         stretched = {name: factor * weights[name] for name, factor in factors.items()}
         return {**weights, **stretched, **{name: _STRETCH * weights[name] for name in self.free}}
 
     def settled(self, weights: Weights) -> Weights:
-        """Weights next to these that obey every constraint beyond doubt, rounded to float32.
+        """Return weights near these that provably obey every constraint, rounded to float32.
 
-        Rounded, so that replaying them in any precision rounds nothing more.
+        They are rounded so that replaying them in any precision rounds nothing more.
         """
         found = {name: _single(array) for name, array in weights.items() if self._may_move(name)}
         inward = _INWARD
@@ -129,11 +133,10 @@ class WeightSet:
         )
 
     def _factors(self, weights: Weights, *, certified: bool) -> Mapping[str, float]:
-        """By how much each constrained parameter may be scaled and still obey; at most doubtful
-        where `certified` is false.
+        """Return the factor by which each constrained parameter may be scaled and still obey.
 
-        A spectral constraint is met in the stricter of its readings: by the op, and by the
-        parameter behind a scaled view.
+        Without `certified` the factors are estimates. A spectral constraint is checked in the
+        stricter of its readings: for the op, and for the parameter behind a scaled view.
         """
         at = graph_at(self.graph, weights)
         found = {}
@@ -159,7 +162,7 @@ class WeightSet:
         return operator_norm_lower(use.node)
 
     def _plain_matrices(self) -> Iterator[tuple[str, Use]]:
-        """Spectrally constrained parameters that are the matrix of one dense layer."""
+        """Yield spectrally constrained parameters that are the matrix of one dense layer."""
         for name, constraint in self.constraints.items():
             uses = list(self.graph.uses(name))
             if constraint.kind != "spectral" or len(uses) != 1:
@@ -172,7 +175,7 @@ class WeightSet:
 
 
 def _clipped(whole: FloatArray, use: Use, radius: float) -> FloatArray:
-    """The matrix with its singular values clipped at the radius."""
+    """Return the matrix with its singular values clipped at the radius."""
     places = use.operand.places
     flat = whole.reshape(-1)
     matrix = (flat if places is None else flat[places]).reshape(use.operand.shape)
@@ -186,7 +189,8 @@ def _clipped(whole: FloatArray, use: Use, radius: float) -> FloatArray:
 
 
 def _shown(operand: Operand, array: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-    """The parameter that an operand shows all of, where it shows these numbers."""
+    """Return the parameter of which an operand shows every entry, given these numbers of the
+    operand."""
     found = np.zeros(shape)
     places = np.arange(array.size) if operand.places is None else operand.places
     np.put(found, places, array)
@@ -207,7 +211,7 @@ _SHORTEST: Final = 1e-4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightStart:
-    """Weights to start from, with the rows that are promising there."""
+    """Weights to start from, with rows that are promising there."""
 
     weights: Weights
     rows: Rows
@@ -215,7 +219,7 @@ class WeightStart:
 
 
 def weight_starts(ground: Ground, held: WeightSet, examples: Rows) -> list[WeightStart]:
-    """The given weights, the same farther out, aligned ones where they are known."""
+    """Return the given weights, the same farther out, and aligned ones if they are known."""
     own = ground.field.weights
     weights = [held.projected(own), held.projected(held.stretched(own))]
     aligned = held.aligned()
@@ -231,9 +235,10 @@ def climb_weights(
     climbed: tuple[int, int],
     observe: Callable[[int], None],
 ) -> tuple[Weights, Rows]:
-    """The best weights found for an objective, settled, and the best rows of all objectives there.
+    """Return the best weights found for an objective, settled, and the best rows of all objectives
+    there.
 
-    climbed: the objective, and how many steps its weights may take.
+    climbed: the objective, and the number of steps of its weights.
     """
     (objective, steps), field = climbed, ground.field
     weights, best = start.weights, start.best
@@ -270,7 +275,8 @@ def _start(ground: Ground, weights: Weights, examples: Rows) -> WeightStart:
 
 
 def _examples(ground: Ground, rows: Rows, objective: int) -> tuple[Rows, Best]:
-    """A few steps of the examples at the present weights; the best of them takes the first row."""
+    """Take a few steps of the examples at the present weights; the best example becomes the first
+    row."""
     best = Best(ground.field.objectives)
     rows = climb(ground, rows, best, _BURST)
     rows.x[0], rows.labels[0] = best.example(objective)
@@ -278,7 +284,7 @@ def _examples(ground: Ground, rows: Rows, objective: int) -> tuple[Rows, Best]:
 
 
 def _moved(weights: Weights, slopes: Mapping[str, FloatArray], length: float) -> Weights:
-    """A step uphill, in lengths of each parameter."""
+    """Take a step uphill, measured in lengths of each parameter."""
     found = dict(weights)
     for name, slope in slopes.items():
         steepness, size = np.linalg.norm(slope), max(float(np.linalg.norm(weights[name])), 1e-3)

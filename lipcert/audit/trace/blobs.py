@@ -3,14 +3,14 @@
 Equal tensors have equal bytes; untrusted bytes become numpy arrays, without torch and without
 pickle, or raise `FormError`. Invariants: the data of the tensors fill the bytes behind the header
 exactly, without gaps and without overlap; arrays that are read have the digest of their name and
-the shapes expected of them.
+the expected shapes.
 
 Examples that a trace does not hold are named by HMAC-SHA256 of these bytes, under a random key of
-256 bits. The key lies beside the trace, in `FOLDER.key`, readable by its owner alone, and belongs
-with the data: with it, an audit tells whether given examples are those of the run; without it, the
-names tell nothing, and no guess of an example can be tried out on them. (The gradients before the
-noise, which a trace holds at detailed steps, are another matter.) Invariant: a trace has one key
-for all ranks and all times, of which its manifest states a digest.
+256 bits. The key lies beside the trace, in `FOLDER.key`, readable only by its owner, and belongs
+with the data: with it, an audit can decide whether given examples are those of the run; without it,
+the names reveal nothing, and no guess of an example can be tested on them. (The gradients before
+the noise, which a trace holds at detailed steps, are another matter.) Invariant: a trace has one
+key for all ranks and all times, and its manifest states a digest of it.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ Shape = tuple[int, ...]
 class StoredTensor:
     """A tensor on its way into a file: its type in the file, and numbers of that width.
 
-    bfloat16, which numpy does not have, comes as the uint16 of its bits.
+    bfloat16, which numpy lacks, is represented as the uint16 of its bits.
     """
 
     kind: str
@@ -99,7 +99,7 @@ class _Entry:
 
 
 def stored(array: Array) -> StoredTensor:
-    """An array as it is."""
+    """Return an array as a stored tensor of its own type."""
     code = array.dtype.newbyteorder("<").str.replace("=", "<")
     if code not in _NAMES:
         raise ValueError(f"tensors of type {array.dtype} are not stored in traces")
@@ -107,8 +107,10 @@ def stored(array: Array) -> StoredTensor:
 
 
 def stored_as(kind: str, array: Array) -> StoredTensor | None:
-    """An array in the type of a file, rounded to it; None where numpy has no such type, or where
-    numbers that are not whole would be cut off."""
+    """Return an array rounded to a type of the file.
+
+    None if numpy has no such type, or if the type would cut off numbers that are not whole.
+    """
     if kind not in _TYPES or kind == _BFLOAT16:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -118,7 +120,7 @@ def stored_as(kind: str, array: Array) -> StoredTensor | None:
 
 
 def bytes_of(tensors: Mapping[str, StoredTensor]) -> list[memoryview]:
-    """The file, in pieces: a header and the numbers of each tensor in order of the names."""
+    """Return the file in pieces: a header, and the numbers of each tensor in order of the names."""
     kinds = {name: (tensor.kind, tensor.array.shape) for name, tensor in tensors.items()}
     numbers = (np.ascontiguousarray(tensors[name].array) for name in sorted(tensors))
     pieces = (array.reshape(-1).view(np.uint8).data for array in numbers)
@@ -126,7 +128,7 @@ def bytes_of(tensors: Mapping[str, StoredTensor]) -> list[memoryview]:
 
 
 def _header(entries: Mapping[str, _Entry]) -> bytes:
-    """How a file of these tensors begins: there is one spelling."""
+    """Return the header of a file of these tensors; there is exactly one spelling."""
     placed: dict[str, object] = {}
     end = 0
     for name, entry in sorted(entries.items()):
@@ -142,10 +144,12 @@ def _header(entries: Mapping[str, _Entry]) -> bytes:
 
 
 def tensors_in(data: bytes) -> dict[str, Array]:
-    """The arrays in a file, read-only views of its bytes; bfloat16 as the float32 of its value.
+    """Return the arrays in a file, as read-only views of its bytes; bfloat16 as the float32 of its
+    value.
 
-    `FormError` for a file that is not the one that is written for these arrays: its header is
-    written again and compared, so that gaps, overlaps and names that occur twice are refused.
+    Raises:
+        FormError: unless the file is the one that is written for these arrays: the header is
+            written again and compared, so that gaps, overlaps and duplicate names are refused.
     """
     begin = 8 + _header_length(data)
     try:
@@ -171,7 +175,7 @@ def tensors_in(data: bytes) -> dict[str, Array]:
 
 
 def _header_length(data: bytes) -> int:
-    """The length of the header in bytes, as the file states it."""
+    """Return the length of the header in bytes, as the file states it."""
     if len(data) < 8:
         raise FormError("too short for a header")
     length = int.from_bytes(data[:8], "little")
@@ -200,10 +204,10 @@ def _array(entry: _Entry, numbers: memoryview, where: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a blob must hold: no names but those of `shapes` (None: any), all of them if complete.
+    """What a blob must hold: only names of `shapes` (None: any), and all of them if complete.
 
-    examples: length of the first axis of "input" and "losses", None where it is not known. (What a
-    loss calls its logits and labels may have been flattened.)
+    examples: length of the first axis of "input" and "losses", None if not known. (A loss may have
+    flattened its logits and labels.)
     """
 
     shapes: Mapping[str, Shape] | None = None
@@ -211,7 +215,7 @@ class Expected:
     examples: int | None = None
 
     def check(self, tensors: Mapping[str, Array]) -> None:
-        """`FormError` for tensors that are not the expected ones."""
+        """Raise `FormError` for tensors that are not the expected ones."""
         if self.shapes is not None:
             for name, array in tensors.items():
                 if name not in self.shapes:
@@ -233,7 +237,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Tensors that lie in a file of the trace; equal if the bytes are."""
+    """Tensors that lie in a file of the trace; two blobs are equal if their bytes are."""
 
     sha256: str
     folder: Path = field(compare=False, repr=False)
@@ -245,7 +249,7 @@ class Blob:
         return f"{BLOBS}/{self.sha256}"
 
     def tensors(self) -> dict[str, Array]:
-        """Read the file; TraceError where it is not what the line named."""
+        """Read the file; raise TraceError if it is not what the line named."""
         try:
             data = self._read()
             if hashlib.sha256(data).hexdigest() != self.sha256:
@@ -293,24 +297,24 @@ class BlobStore:
 
 
 def key_path(folder: Path) -> Path:
-    """Where the key of a trace lies."""
+    """Return the path of the key of a trace."""
     place = folder.absolute()
     return place.with_name(f"{place.name}.key")
 
 
 @dataclass(frozen=True, slots=True)
 class ExamplesKey:
-    """A secret; its digest tells keys apart, and nothing of the secret."""
+    """A secret key; its digest identifies it, and reveals nothing about the secret."""
 
     secret: bytes = field(repr=False)
 
     @property
     def digest(self) -> str:
-        """What a manifest states of it."""
+        """The digest that a manifest states."""
         return hashlib.sha256(b"lipcert examples key" + self.secret).hexdigest()
 
     def name(self, tensors: Mapping[str, StoredTensor]) -> str:
-        """The name of these tensors: a keyed digest of names, types, shapes and numbers."""
+        """Return the name of these tensors: a keyed digest of names, types, shapes and numbers."""
         named = hmac.new(self.secret, digestmod="sha256")
         for piece in bytes_of(tensors):
             named.update(piece)
@@ -318,7 +322,7 @@ class ExamplesKey:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The key of a trace; None where there is none, or none that can be read."""
+        """Return the key of a trace; None if there is none, or none that can be read."""
         try:
             with open_regular(key_path(folder)) as file:
                 secret = bytes.fromhex(file.read(4 * _KEY_BYTES).decode("ascii"))
@@ -328,7 +332,8 @@ class ExamplesKey:
 
     @classmethod
     def of(cls, folder: Path, rank: int) -> Self:
-        """The key for a recorder of the trace; rank 0 draws a new one, the others wait."""
+        """Return the key for a recorder of the trace; rank 0 draws a new one, and the others wait
+        for it."""
         if rank == 0 and cls.read(folder) is None:
             cls._draw(folder)
         return awaited(key_path(folder), rank, lambda: cls.read(folder))

@@ -1,7 +1,7 @@
 """Files of a trace: opened without following links, private to their owner, replaced as a whole.
 
-Invariant: nothing but a regular file is opened for reading, and a name either is absent or holds
-complete content.
+Invariant: only regular files are opened for reading, and a name is either absent or holds complete
+content.
 """
 
 import io
@@ -30,12 +30,12 @@ _READ: Final = (
 
 
 def steps_name(rank: int) -> str:
-    """The file that holds the lines of a rank."""
+    """Return the name of the file that holds the lines of a rank."""
     return f"steps-{rank}.jsonl"
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """A file to read; OSError where it is a link, a pipe, a device or a folder."""
+    """Open a file for reading; raise OSError if it is a link, a pipe, a device or a folder."""
     handle = os.open(path, _READ)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -47,14 +47,14 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def make_private_folder(path: Path) -> None:
-    """A folder that only its owner can enter; one that exists stays as it is."""
+    """Create a folder that only its owner can enter; an existing one is unchanged."""
     if not path.is_dir():
         path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         path.chmod(_FOLDER_MODE)
 
 
 def replace_durably(path: Path, temporary: Path, pieces: Sequence[bytes | memoryview]) -> None:
-    """Content under a name that shows it only once it has reached the disk."""
+    """Write content under a name that shows it only once it has reached the disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     with os.fdopen(os.open(temporary, flags, FILE_MODE), "wb") as file:
         for piece in pieces:
@@ -75,7 +75,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def awaited(path: Path, rank: int, read: Callable[[], _T | None]) -> _T:
-    """What can be read of a file that rank 0 writes; NoVerdictError where it does not come."""
+    """Return what can be read of a file that rank 0 writes; raise NoVerdictError if it does not
+    appear."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (found := read()) is None:
         if time.monotonic() > deadline:

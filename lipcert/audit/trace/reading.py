@@ -1,14 +1,13 @@
-"""Reading a trace: its manifest at once, its steps one by one, their tensors when asked for.
+"""Reading a trace: its manifest at once, its steps one by one, their tensors on demand.
 
-What is read is a folder that anybody may have written. TraceError names file and line of the first
-thing that is not in order; `verify` reads everything, every line and every tensor, and lists all
-that is wrong. Invariants: nothing outside the folder is opened, and what comes after a fault is
-never returned; a trace without faults is one that a recorder wrote and that was not changed since,
-except that an attacker who recomputes all digests may have changed anything, and that whole lines
-may be missing at the end of a rank that is not closed.
+The folder is untrusted. TraceError names file and line of the first thing that is wrong; `verify`
+reads everything, every line and every tensor, and lists all that is wrong. Invariants: nothing
+outside the folder is opened, and nothing after a fault is ever returned; a trace without faults was
+written by a recorder and not changed since, except that an attacker who recomputes all digests may
+have changed anything, and that whole lines may be missing at the end of a rank that is not closed.
 
-Manifests and events are objects of JSON without what was not recorded; both ways are here, because
-a writer that goes on reads first.
+Manifests and events are JSON objects without what was not recorded. Both directions are here,
+because a writer that continues a trace reads it first.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _MAX_BYTES: Final = 1 << 26
 
 
 def event_members(event: Event) -> JsonObject:
-    """The line of an event, without its place in the chain."""
+    """Return the members of an event's line, without its place in the chain."""
     return {"kind": _WORDS[type(event)], **_WRITER.write(event)}
 
 
@@ -80,7 +79,7 @@ class EventReader:
         self._weights = Expected({**manifest.parameters, **manifest.buffers}, complete=True)
 
     def event(self, members: JsonObject) -> Event:
-        """The event that a line tells."""
+        """Return the event that a line holds."""
         rest = dict(members)
         word = rest.pop("kind", None)
         kind = _KINDS.get(word) if isinstance(word, str) else None
@@ -120,7 +119,7 @@ def _index(value: object) -> IndexArray:
 
 
 def _codec(folder: Path) -> Codec:
-    """How records stand in the lines of this trace."""
+    """Return the codec of records in the lines of this trace."""
     forms: dict[Any, Form] = {
         Blob: Form(lambda found: found.sha256, lambda value: Blob(_DIGEST(value), folder)),
         IndexArray: Form(lambda index: index.tolist(), _index),
@@ -132,12 +131,12 @@ _WRITER: Final = _codec(Path())
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The content of the file."""
+    """Return the content of the manifest's file."""
     return spelled(MEMBERS.write(manifest)) + b"\n"
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The manifest of a trace and its digest."""
+    """Return the manifest of a trace and its digest."""
     try:
         with open_regular(folder / MANIFEST) as file:
             data = file.read(_MAX_BYTES + 1)
@@ -151,7 +150,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def manifest_in(data: bytes) -> Manifest:
-    """The manifest that a file of this content is; `FormError` where it is none."""
+    """Return the manifest in a file of this content; raise `FormError` if there is none."""
     if len(data) > _MAX_BYTES or not data.endswith(b"\n"):
         raise FormError(f"not one line of at most {_MAX_BYTES} bytes")
     manifest = MEMBERS.read(Manifest, understood(data[:-1]), "manifest")
@@ -163,7 +162,7 @@ def manifest_in(data: bytes) -> Manifest:
 
 
 def declared_members(declaration: Declaration) -> JsonObject:
-    """A declaration, without what is not declared."""
+    """Return a declaration without what is not declared."""
     members: JsonObject = MEMBERS.write(declaration)
     return members
 
@@ -172,8 +171,8 @@ def declared_members(declaration: Declaration) -> JsonObject:
 class RankEnd:
     """Where the intact lines of a rank end.
 
-    head: digest of the last line, or of the manifest; closed: it ends on purpose; end: the byte
-    behind the last line.
+    head: digest of the last line, or of the manifest. closed: whether the recording was ended on
+    purpose. end: the byte behind the last line.
     """
 
     rank: int
@@ -184,9 +183,9 @@ class RankEnd:
     end: int = 0
 
     def then(self, link: Link, event: Event) -> RankEnd:
-        """The end behind one more line; `FormError` where this event cannot come now.
+        """Return the end behind one more line; raise `FormError` if this event cannot come now.
 
-        One start comes first, steps have no gaps, after a close comes nothing but a resume.
+        A chain begins with its only start, steps have no gaps, and only a resume follows a close.
         """
         if isinstance(event, Start) != (self.lines == 0):
             raise FormError("a chain starts with its first line, and only there")
@@ -206,7 +205,10 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded run; digest: of its manifest, with which every chain begins."""
+    """A recorded run.
+
+    digest: of its manifest, with which every chain begins.
+    """
 
     folder: Path
     manifest: Manifest
@@ -214,19 +216,19 @@ class Trace:
 
     @property
     def ranks(self) -> range:
-        """Every rank has steps of its own."""
+        """The ranks, each of which has its own steps."""
         return range(self.manifest.ranks)
 
     @property
     def head(self) -> str:
-        """One digest of everything: of the manifest and the last line of every rank."""
+        """A digest of everything: of the manifest and the last line of every rank."""
         digest = hashlib.sha256(self.digest.encode("ascii"))
         for rank in self.ranks:
             digest.update(self.end(rank).head.encode("ascii"))
         return digest.hexdigest()
 
     def steps(self, rank: int | None = None) -> Iterator[Step]:
-        """The steps in order, of one rank or of one rank after the other.
+        """Yield the steps in order, of one rank or of all ranks one after the other.
 
         An unfinished last line, which an interruption leaves, is not a step; see `bytes_behind`.
         """
@@ -236,12 +238,12 @@ class Trace:
                     yield event
 
     def events(self, rank: int) -> Iterator[Event]:
-        """All lines of a rank in order."""
+        """Yield all lines of a rank in order."""
         for event, _ in self.placed_events(rank):
             yield event
 
     def placed_events(self, rank: int) -> Iterator[tuple[Event, RankEnd]]:
-        """All lines of a rank, each with the end behind it."""
+        """Yield all lines of a rank, each with the end behind it."""
         name = steps_name(rank)
         reader = EventReader(self.folder, self.manifest, rank)
         end = self.beginning(rank)
@@ -260,30 +262,33 @@ class Trace:
             raise TraceError(Fault(FaultKind.CHAIN, name, 0, message)) from error
 
     def end(self, rank: int) -> RankEnd:
-        """Where the lines of a rank end."""
+        """Return where the lines of a rank end."""
         end = self.beginning(rank)
         for _, behind in self.placed_events(rank):
             end = behind
         return end
 
     def beginning(self, rank: int) -> RankEnd:
-        """Where the first line of a rank begins."""
+        """Return where the first line of a rank begins."""
         return RankEnd(rank, self.digest)
 
     def bytes_behind(self, end: RankEnd) -> int:
-        """How many bytes follow an end: of an unfinished line, if it is the last."""
+        """Return how many bytes follow an end; behind the last line, those of an unfinished one."""
         return (self.folder / steps_name(end.rank)).stat().st_size - end.end
 
 
 def read_trace(folder: Path | str) -> Trace:
-    """Open a trace; TraceError where the folder holds none of this schema."""
+    """Open a trace; raise TraceError if the folder holds none of this schema."""
     manifest, digest = read_manifest(Path(folder))
     return Trace(Path(folder), manifest, digest)
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is intact; orphans: blobs that no line refers to, as interruptions leave them."""
+    """What is intact and what is wrong.
+
+    orphans: blobs that no line refers to; interruptions leave them.
+    """
 
     trace: Trace
     ranks: tuple[RankEnd, ...]
@@ -294,12 +299,12 @@ class Verification:
 
     @property
     def steps(self) -> int:
-        """Intact steps of all ranks."""
+        """The number of intact steps of all ranks."""
         return sum(item.steps for item in self.ranks)
 
 
 def verify(folder: Path | str) -> Verification:
-    """Read everything; TraceError only where there is no trace of a known form."""
+    """Read everything; raise TraceError only if there is no trace of a known form."""
     trace = read_trace(folder)
     faults: list[Fault] = []
     named: dict[str, Blob] = {}
@@ -350,7 +355,7 @@ def _blobs(step: Step, number: int, named: dict[str, Blob], faults: list[Fault])
 
 
 def _files(folder: Path, faults: list[Fault]) -> Iterator[tuple[str, int]]:
-    """Digests and sizes of the files that are named like blobs."""
+    """Yield digests and sizes of the files that are named like blobs."""
     if (folder / BLOBS).is_symlink():
         faults.append(Fault(FaultKind.BLOB, BLOBS, 0, "is a link, which is not followed"))
         return
@@ -365,7 +370,7 @@ def _files(folder: Path, faults: list[Fault]) -> Iterator[tuple[str, int]]:
 
 
 def _unknown_ranks(trace: Trace) -> Iterator[Fault]:
-    """Lines of ranks that the manifest does not know."""
+    """Yield faults for files of ranks that the manifest does not list."""
     known = {steps_name(rank) for rank in trace.ranks}
     for path in sorted(trace.folder.glob("steps-*.jsonl")):
         if path.name not in known:

@@ -1,9 +1,9 @@
 """Records of a trace: what a run declares, and what each of its steps used, did and released.
 
-The records are frozen, and the same for writers and readers. UsageError says which member of a
-`Declaration` is unknown or contradicts what was declared before. None, or an empty tuple or
-mapping, stands for "was not recorded", never for zero. A number may be NaN or infinite where a run
-computed such a number.
+The records are frozen, and the same for writers and readers. A UsageError names the member of a
+`Declaration` that is unknown or contradicts an earlier declaration. None, or an empty tuple or
+mapping, means "was not recorded", never zero. A number may be NaN or infinite if a run computed
+such a number.
 """
 
 from __future__ import annotations  # `kinds_of` reads declared types as texts
@@ -43,12 +43,12 @@ _ByRank = Annotated[Mapping[int, Sha256], Limit("by rank", _are_ranks)]
 
 
 class Reduction(Enum):
-    """How the losses of a batch become the number that is differentiated."""
+    """How the losses of a batch are combined into the number that is differentiated."""
 
     MEAN = "mean"
     SUM = "sum"
     NONE = "none"
-    """the loss function gives one loss for each example"""
+    """The loss function returns one loss for each example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Declaration:
 
     noise_std: of the noise added to each group, in the units of what is noised (a sum, or a mean
     that was divided by `divisor`). clip_norms: of the per-example gradients of each group.
-    clip_stability: γ, where automatic clipping scales each gradient g to C·g/(‖g‖ + γ).
-    weight_decay: λ, where ∇ℓ + λθ is what is clipped; decay after the noise is none. groups: the
-    parameters noised together. data, data_sha256: where the examples are, and their digest.
-    examples: how many there really are, where dataset_size is another public constant. dropout:
-    names of parts whose masks were drawn for each example, and are not recorded.
+    clip_stability: γ, if automatic clipping scales each gradient g to C·g/(‖g‖ + γ). weight_decay:
+    λ, if ∇ℓ + λθ is clipped; decay after the noise does not count. groups: the parameters noised
+    together. data, data_sha256: where the examples are, and their digest. examples: how many there
+    really are, if dataset_size is another public constant. dropout: names of parts whose masks were
+    drawn for each example, and are not recorded.
     """
 
     dataset_size: int | None = None
@@ -85,11 +85,11 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What a redacted trace was made of: digests of the original's manifest and last lines."""
+    """The original of a redacted trace: digests of its manifest and last lines."""
 
     manifest: Sha256
     heads: _ByRank
-    """by rank"""
+    """Digests by rank."""
     keeps_weights: bool
 
 
@@ -105,9 +105,10 @@ class Manifest:
     parameters: Mapping[str, Shape]
     buffers: Mapping[str, Shape] = field(default_factory=dict)
     model_sha256: Sha256 | None = None
-    """of the ONNX file"""
+    """Digest of the ONNX file."""
     examples_key: Sha256 | None = None
-    """digest of the key that examples are named under; None where they are stored themselves"""
+    """Digest of the key under which examples are named; None if the examples themselves are
+    stored."""
     declaration: Declaration = field(default_factory=Declaration, metadata=member("declared"))
     redaction: Redaction | None = field(default=None, metadata=member("redacted"))
     schema: Literal["lipcert.trace/1"] = SCHEMA
@@ -115,11 +116,11 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class ExamplesName:
-    """Which examples a batch had, for a trace that does not hold them (see `blobs`).
+    """Identifies the examples of a batch, for a trace that does not hold them (see `blobs`).
 
-    hmac: of the tensors "input" and "labels". input, labels: their types, as safetensors has them.
-    drawn: the name is of inputs as the data set holds them; what rounding left outside of the
-    declared domain was drawn into it before the network read them (see `audit.admissibility`).
+    hmac: of the tensors "input" and "labels". input, labels: their types, as in safetensors. drawn:
+    the name is of inputs as the data set holds them; what rounding left outside of the declared
+    domain was moved into it before the network read them (see `audit.admissibility`).
     """
 
     hmac: Sha256
@@ -132,13 +133,13 @@ class ExamplesName:
 class Batch:
     """One forward and backward pass; a step that accumulates gradients has several.
 
-    examples: how many. index: of each example in the data; tags: in its place in a redacted trace,
+    examples: how many. index: of each example in the data; tags: replace it in a redacted trace,
     equal for equal indices. sampler, rate: how they were drawn. divisor: what the sum of the
-    examples' gradients was divided by. loss: as it was differentiated; the mean where `reduction`
-    is NONE. tensors: with detail and where data are stored only, as far as they were seen: "input"
-    (after all transforms) with one row for each example, "labels" as the loss function got them;
-    further inputs of the network as "input.1" or "input.name"; older versions stored "logits" and
-    "losses", too. name: with detail, where data are not stored.
+    examples' gradients was divided by. loss: as it was differentiated; the mean if `reduction` is
+    NONE. tensors: only with detail and stored data, as far as they were seen: "input" (after all
+    transforms) with one row for each example, "labels" as the loss function got them; further
+    inputs of the network as "input.1" or "input.name"; older versions also stored "logits" and
+    "losses". name: with detail, if data are not stored.
     """
 
     examples: int | None = None
@@ -157,8 +158,8 @@ class Batch:
 class Noise:
     """Noise that the run said it would add: its standard deviation by group.
 
-    generator: digest of the state from which its generator starts; two steps or ranks with the
-    same digest draw the same noise.
+    generator: digest of the state from which its generator starts; two steps or ranks with the same
+    digest draw the same noise.
     """
 
     std: Mapping[str, float]
@@ -169,7 +170,7 @@ class Noise:
 class Gradients:
     """Gradients by name of the parameter, with detail only.
 
-    clean: before the noise; noised: after it, in the same units; applied: as the optimizer took
+    clean: before the noise; noised: after it, in the same units; applied: as the optimizer used
     them (`Parameter.grad` when its step began).
     """
 
@@ -187,8 +188,8 @@ class Gradients:
 class Arithmetic:
     """Where and in which arithmetic the step was computed.
 
-    dtype: of the parameters; autocast: the type that products are computed in, None where autocast
-    is off. tf32_matmul, tf32_conv: allowed, which says nothing unless the device is a GPU.
+    dtype: of the parameters; autocast: the type in which products are computed, None if autocast is
+    off. tf32_matmul, tf32_conv: whether TF32 is allowed, which matters only on a GPU.
     """
 
     device: str
@@ -200,12 +201,13 @@ class Arithmetic:
 
     @property
     def stored(self) -> Precision | None:
-        """The arithmetic in which parameters are stored, and gradients added up; None for a type
-        that audits do not know."""
+        """The arithmetic in which parameters are stored and gradients added up; None for a type
+        that audits do not support."""
         return next((item for item in Precision if item.value == self.dtype), None)
 
     def products(self, *, convolves: bool) -> Precision | None:
-        """The arithmetic of products, of a network that has convolutions or not; None as above."""
+        """Return the arithmetic of products, for a network with convolutions or without; None as
+        for `stored`."""
         name = self.autocast or self.dtype
         is_short = self.tf32_matmul or (convolves and self.tf32_conv)
         if name == "float32" and self.device == "cuda" and is_short:
@@ -215,8 +217,10 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerGroup:
-    """Parameters that are updated alike. options: hyper-parameters of this step, each as numbers:
-    a truth value is 0 or 1, what is None has no number."""
+    """Parameters that are updated alike.
+
+    options: hyper-parameters of this step, each as numbers: a truth value is 0 or 1, None is empty.
+    """
 
     parameters: tuple[str, ...]
     options: Mapping[str, tuple[float, ...]]
@@ -224,10 +228,10 @@ class OptimizerGroup:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRecord:
-    """The optimizer as its step began, with detail only. kind: its class, with the module.
+    """The optimizer as its step began, with detail only.
 
-    state: tensors of its state as "key@parameter". unwritten: options and parts of the state that
-    are not numbers, so that the step cannot be done again.
+    kind: its class, with the module. state: tensors of its state as "key@parameter". unwritten:
+    options and parts of the state that are not numbers, so that the step cannot be repeated.
     """
 
     kind: str
@@ -238,14 +242,13 @@ class OptimizerRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One step of the optimizer, numbered from 0 within its rank; time: seconds since 1970.
+    """One step of the optimizer, numbered from 0 within its rank.
 
-    generators: digests of the states of the global random generators when the step began, by
-    "python", "numpy", "torch", "cuda". weights_before, weights_after: every parameter and buffer.
-    weights_start: weights_before where they were not asked for and the step before records those
-    after it.
-    norms: in redacted traces only: 2-norms by kind of tensor ("weights_before", "clean", "noised",
-    "noise", "applied", "input") and name.
+    time: seconds since 1970. generators: digests of the states of the global random generators when
+    the step began, by "python", "numpy", "torch", "cuda". weights_before, weights_after: every
+    parameter and buffer. weights_start: the weights before the step, if they were not asked for and
+    the previous step records those after it. norms: in redacted traces only: 2-norms by kind of
+    tensor ("weights_before", "clean", "noised", "noise", "applied", "input") and name.
     """
 
     rank: int = field(metadata=member(apart=True))
@@ -253,7 +256,7 @@ class Step:
     time: Bound
     batches: tuple[Batch, ...] = ()
     learning_rates: tuple[float, ...] = field(default=(), metadata=_OPTIONAL)
-    """of the optimizer's parameter groups"""
+    """Of the optimizer's parameter groups."""
     noise: Noise | None = None
     arithmetic: Arithmetic | None = None
     generators: Mapping[str, str] = field(default_factory=dict, metadata=_OPTIONAL)
@@ -271,7 +274,7 @@ class Step:
 
     @property
     def examples(self) -> int:
-        """How many of all batches are known."""
+        """The known number of examples in all batches."""
         return sum(batch.examples or 0 for batch in self.batches)
 
     @property
@@ -298,11 +301,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Recording went on after an end; cut: bytes of an unfinished line that were removed."""
+    """Recording continued after an end.
+
+    cut: bytes of an unfinished line that were removed.
+    """
 
     time: Bound
     steps: int
-    """recorded before"""
+    """Steps recorded before."""
     cut: int
     versions: Mapping[str, str]
 
@@ -313,14 +319,14 @@ class Close:
 
     time: Bound
     steps: int
-    """recorded before"""
+    """Steps recorded before."""
 
 
 Event: TypeAlias = Start | Step | Resume | Close
 
 
 def word_of(choices: Any, name: str, word: object) -> Any:
-    """A member of an enum, given as itself or as its word."""
+    """Return a member of an enum, given as itself or as its word."""
     if isinstance(word, choices):
         return word
     check_choice(f"recorder: {name}", str(word), tuple(item.value for item in choices))
@@ -328,7 +334,7 @@ def word_of(choices: Any, name: str, word: object) -> Any:
 
 
 def declaration_of(declared: Mapping[str, Any]) -> Declaration:
-    """A declaration from its members by name; words will do for its enums."""
+    """Return a declaration from its members by name; enums may be given as their words."""
     names = tuple(item.name for item in fields(Declaration))
     for name in declared:
         check_choice("recorder: declare", name, names)
@@ -350,7 +356,7 @@ def declaration_of(declared: Mapping[str, Any]) -> Declaration:
 
 
 def merged(first: Declaration, second: Declaration) -> Declaration:
-    """Both declarations; UsageError where they contradict each other."""
+    """Merge two declarations; raise UsageError if they contradict each other."""
     empty = Declaration()
     changes: dict[str, Any] = {}
     for item in fields(Declaration):

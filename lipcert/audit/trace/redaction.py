@@ -1,11 +1,11 @@
-"""Redaction: a copy of a trace for readers who must not see the data.
+"""Redaction: copy a trace for readers who must not see the data.
 
-Of an intact trace it makes one with a chain of its own that keeps steps, rates, losses of whole
-batches, noise, and 2-norms of what was recorded in detail; its manifest names the digests of the
-original's manifest and last lines. Invariant: no tensor of the data, the labels or the gradients is
-in it. Indices and states of generators become tags under a random key that is thrown away: equal
-ones remain equal, and nothing can be tried out. What is kept was still computed from private data:
-a redacted trace is not differentially private.
+From an intact trace, `redact` makes a copy with a chain of its own that keeps steps, rates, losses
+of whole batches, noise, and 2-norms of what was recorded in detail; its manifest states the digests
+of the original's manifest and last lines. Invariant: the copy contains no tensor of the data, the
+labels or the gradients. Indices and states of generators become tags under a random key that is
+discarded: equal ones remain equal, and guesses cannot be tested. What is kept was still computed
+from private data: a redacted trace is not differentially private.
 """
 
 import hmac
@@ -40,7 +40,11 @@ _KEY_BYTES: Final = 32
 
 
 def redact(folder: Path, out: Path, *, keep_weights: bool = False) -> Manifest:
-    """Write the redacted copy; its manifest. NoVerdictError where the original is not intact."""
+    """Write the redacted copy, and return its manifest.
+
+    Raises:
+        NoVerdictError: if the original is not intact.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"trace redact: {out} exists: name a new folder")
     found = verify(folder)
@@ -67,7 +71,7 @@ def redact(folder: Path, out: Path, *, keep_weights: bool = False) -> Manifest:
 
 
 def _manifest(trace: Trace, heads: Mapping[int, str], keep_weights: bool) -> Manifest:
-    """The manifest without the place of the data, which may itself reveal something."""
+    """Return the manifest without the location of the data, which may itself reveal something."""
     original = trace.manifest
     return replace(
         original,
@@ -78,14 +82,14 @@ def _manifest(trace: Trace, heads: Mapping[int, str], keep_weights: bool) -> Man
 
 
 class _Redactor:
-    """One key for all ranks, so that what they share remains visible."""
+    """Redacts with one key for all ranks, so that what they share remains visible."""
 
     def __init__(self, keep_weights: bool) -> None:
         self._key = secrets.token_bytes(_KEY_BYTES)
         self._keep_weights = keep_weights
 
     def step(self, step: Step, writer: TraceWriter) -> Step:
-        """The step without its tensors, and with their norms."""
+        """Return the step with the norms of its tensors in place of the tensors."""
         before, after = step.weights_before, step.weights_after
         return replace(
             step,
@@ -123,7 +127,7 @@ def _copied(blob: Blob | None, writer: TraceWriter) -> Blob | None:
 
 
 def _norms(step: Step) -> dict[str, dict[str, float]]:
-    """2-norms of each tensor; of inputs the largest of an example, in any batch."""
+    """Return 2-norms of each tensor; of inputs, the largest of any example in any batch."""
     if step.norms:
         return {kind: dict(norms) for kind, norms in step.norms.items()}
     gradients = step.gradients

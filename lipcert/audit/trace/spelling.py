@@ -1,12 +1,12 @@
-"""Spelling: objects of JSON in exactly one way, chained line by line, and what can be wrong.
+"""Spelling: JSON objects written in exactly one way, chained line by line, and their faults.
 
-An object becomes ASCII bytes with sorted keys and no blanks, in a line that holds the digest of the
-line before it and its own at its end. Untrusted bytes that are not spelled so raise `FormError`;
-the first line whose chain does not hold raises a `TraceError` with a `Fault`, which names the file
-of the trace and the number of the line. Invariant: a changed, moved, inserted or removed line
-breaks the chain at that line or the next; only whole lines at the end can go unnoticed, and a line
-of kind "close" says that there were none. A number that is not finite is one of three words,
-because JSON has no number for it and a recorded loss may be one.
+An object becomes ASCII bytes with sorted keys and without blanks, in a line that holds the digest
+of the previous line and, at its end, its own. Untrusted bytes that are not spelled in this way
+raise `FormError`; the first line that breaks the chain raises a `TraceError` with a `Fault`, which
+names the file of the trace and the number of the line. Invariant: a changed, moved, inserted or
+removed line breaks the chain at that line or the next; only whole lines at the end can be missing
+unnoticed, and a line of kind "close" states that there were none. A number that is not finite is
+one of three words, because JSON has no number for it and a recorded loss may be one.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _WORDS: Final[Mapping[str, float]] = {
     "-Infinity": -math.inf,
 }
 MAX_LINE: Final = 1 << 26
-"""bytes of a line"""
+"""Largest length of a line in bytes."""
 _SEAL: Final = re.compile(rb',"h":"([0-9a-f]{64})"\}\n')
 _SEAL_LENGTH: Final = 73
 
@@ -40,18 +40,21 @@ class FaultKind(Enum):
     """What a fault means for the trace."""
 
     UNREADABLE = "unreadable"
-    """there is no trace of a known form here"""
+    """There is no trace of a known form here."""
     CHAIN = "chain"
-    """lines were changed, cut, moved or are not what a recorder writes"""
+    """Lines were changed, cut or moved, or are not what a recorder writes."""
     TORN = "torn"
-    """the last line is unfinished: the recorder was interrupted, or the file was cut"""
+    """The last line is unfinished: the recorder was interrupted, or the file was cut."""
     BLOB = "blob"
-    """tensors are missing, changed, or not those that the line names"""
+    """Tensors are missing, changed, or not those that the line names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong; line: counted from 1, 0 for the file as a whole."""
+    """One thing that is wrong.
+
+    line: counted from 1; 0 for the file as a whole.
+    """
 
     kind: FaultKind
     file: str
@@ -64,7 +67,7 @@ class Fault:
 
 
 class TraceError(NoVerdictError):
-    """A trace that cannot be read on: exit 3, unless the fault is the answer."""
+    """A trace that cannot be read further: exit code 3, unless the fault is the answer."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -72,11 +75,12 @@ class TraceError(NoVerdictError):
 
 
 class FormError(ValueError):
-    """Bytes or members that are not of the form; the caller knows the file and the line."""
+    """Bytes or members that do not have the required form; the caller knows the file and the
+    line."""
 
 
 def spelled(members: Mapping[str, Any]) -> bytes:
-    """The one spelling of an object; floats as the shortest decimal that reads back."""
+    """Return the one spelling of an object; floats as the shortest decimal that reads back."""
     text = json.dumps(
         members, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
@@ -84,7 +88,8 @@ def spelled(members: Mapping[str, Any]) -> bytes:
 
 
 def understood(data: bytes) -> JsonObject:
-    """The object that is spelled so; `FormError` where it is not one, or not spelled so."""
+    """Return the object that is spelled in this way; raise `FormError` if it is not an object, or
+    not spelled so."""
     try:
         found = json.loads(
             data.decode("ascii"), object_pairs_hook=_members, parse_constant=_refuse_constant
@@ -101,7 +106,8 @@ def understood(data: bytes) -> JsonObject:
 
 
 def _number(value: object) -> float:
-    """As it is written, 1.0 for one: what is read is written again as it was."""
+    """Return a number that is written as a float (1.0 for one), so that it is written again as it
+    was."""
     found = _WORDS.get(value) if isinstance(value, str) else value
     if type(found) is not float:
         raise CodecError("is not a number")
@@ -109,7 +115,7 @@ def _number(value: object) -> float:
 
 
 def spelled_number(value: float) -> Json:
-    """A number, as a word where it is not finite."""
+    """Return a number, as a word if it is not finite."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -129,7 +135,7 @@ def _refuse_constant(word: str) -> NoReturn:
 FORMS: Final[Mapping[object, Form]] = {float: Form(lambda x: spelled_number(float(x)), _number)}
 LARGEST: Final = 1 << 62
 MEMBERS: Final = Codec(FormError, FORMS, largest=LARGEST)
-"""how records stand in the objects of a trace: what is not recorded is left out"""
+"""Reads and writes records as objects of a trace; what is not recorded is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +149,15 @@ class Link:
 
 
 def sealed(members: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
-    """The line that says this after the previous one, and its digest."""
+    """Return the line that follows the previous one with these members, and its digest."""
     body = spelled({**members, "prev": previous})
     digest = hashlib.sha256(body).hexdigest()
     return b'%s,"h":"%s"}\n' % (body[:-1], digest.encode("ascii")), digest
 
 
 def links(file: BinaryIO, name: str, previous: str) -> Iterator[Link]:
-    """The whole lines of a file in order; a last one without an end is left to the caller."""
+    """Yield the complete lines of a file in order; a last one without an end is left to the
+    caller."""
     number = end = 0
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
@@ -170,9 +177,10 @@ def links(file: BinaryIO, name: str, previous: str) -> Iterator[Link]:
 
 
 def unsealed(line: bytes) -> tuple[JsonObject, str]:
-    """What a line says, "prev" being the digest of what precedes it, and its own digest.
+    """Return the members of a line ("prev" is the digest of what precedes it) and its own digest.
 
-    `FormError` where the line is not as it was written.
+    Raises:
+        FormError: if the line is not as it was written.
     """
     seal = _SEAL.fullmatch(line[-_SEAL_LENGTH:])
     if seal is None:

@@ -1,10 +1,9 @@
-"""Writing a trace: tensors first, then the line that names them, and never a line half.
+"""Writing a trace: tensors first, then the line that names them, and never half a line.
 
-The folder is one that `reading` accepts at any moment, whatever interrupts the writer. Invariant:
+At any moment, whatever interrupts the writer, the folder is one that `reading` accepts. Invariant:
 when a line is in the file, the tensors that it names are on the disk. A line is handed to the
-operating system before `append` returns, so that a killed process loses nothing of it; what the
-system itself loses with its power is at most what was written in the last seconds (`SYNC_SECONDS`)
-or lines (`SYNC_LINES`).
+operating system before `append` returns, so that a killed process loses nothing of it; a power
+failure loses at most what was written in the last seconds (`SYNC_SECONDS`) or lines (`SYNC_LINES`).
 """
 
 import fcntl
@@ -48,12 +47,12 @@ class PrivateDataWarning(UserWarning):
 
 
 class TraceWriter:
-    """The one writer of the lines of one rank; begins a trace, or goes on with one.
+    """The single writer of the lines of one rank; begins a trace, or continues one.
 
-    The trace begins with rank 0, for whose manifest the others wait. Going on, the manifest must be
-    the same but for the versions, and may leave out what the run declares. Its lock is the
-    kernel's and ends with the process. Worker processes would inherit it and outlive a parent that
-    is killed, so they let go as they begin.
+    The trace begins with rank 0, whose manifest the other ranks wait for. To continue a trace, the
+    manifest must be the same except for the versions, and may omit what the run declares. The
+    kernel holds the lock until the process ends. Worker processes would inherit it and outlive a
+    parent that is killed, so they close the file as they begin.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, rank: int = 0) -> None:
@@ -65,11 +64,11 @@ class TraceWriter:
         self._unsynced = 0
         self._synced_at = time.monotonic()
         try:
-            trace = _settled(folder, manifest, rank)
+            trace = _opened(folder, manifest, rank)
             self.manifest = trace.manifest
             self._blobs = BlobStore(folder, rank)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
-            os.register_at_fork(after_in_child=partial(_let_go, weakref.ref(self)))
+            os.register_at_fork(after_in_child=partial(_close_in_child, weakref.ref(self)))
             self._go_on(trace, manifest, rank)
             sync_folder(folder)
         except OSError as error:
@@ -81,7 +80,7 @@ class TraceWriter:
         return self._steps
 
     def store(self, tensors: Mapping[str, StoredTensor]) -> Blob:
-        """Put tensors on the disk, for a line to name."""
+        """Write tensors to the disk, for a line to name."""
         self._require_open()
         try:
             return self._blobs.put(tensors)
@@ -106,19 +105,19 @@ class TraceWriter:
         self._sync(always=not isinstance(event, Step))
 
     def close(self) -> None:
-        """Say that recording ends here, and let go of the file."""
+        """Record that the recording ends here, and close the file."""
         if self._file >= 0:
             self.append(Close(time.time(), self._steps))
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file without a word about the end, as an interruption would."""
+        """Close the file without recording an end, as an interruption would."""
         if self._file >= 0:
             os.fsync(self._file)
             self.forget()
 
     def forget(self) -> None:
-        """Close the file in this process; what is in it is as durable as before."""
+        """Close the file in this process; its content is as durable as before."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -127,14 +126,14 @@ class TraceWriter:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Close; after an exception without saying that this was the end."""
+        """Close; after an exception, without recording a regular end."""
         if failure[0] is None:
             self.close()
         else:
             self.abandon()
 
     def _go_on(self, trace: Trace, manifest: Manifest, rank: int) -> None:
-        """Find the end of the chain, cut what is unfinished behind it, and say so."""
+        """Find the end of the chain, cut an unfinished line behind it, and record that."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -170,22 +169,22 @@ class TraceWriter:
         )
 
 
-def _let_go(reference: weakref.ref[TraceWriter]) -> None:
+def _close_in_child(reference: weakref.ref[TraceWriter]) -> None:
     writer = reference()
     if writer is not None:
         writer.forget()
 
 
 def _write(file: int, line: bytes, place: int) -> None:
-    """All of a line, at its place."""
+    """Write all of a line at its place."""
     rest = memoryview(line)
     while rest:
         written = os.pwrite(file, rest, place)
         rest, place = rest[written:], place + written
 
 
-def _settled(folder: Path, manifest: Manifest, rank: int) -> Trace:
-    """The trace with its manifest written, by this writer or before."""
+def _opened(folder: Path, manifest: Manifest, rank: int) -> Trace:
+    """Return the trace with its manifest, written now or before."""
     path = folder / MANIFEST
     if rank == 0 and not path.exists():
         if folder.is_dir() and any(item.name != f".{MANIFEST}" for item in folder.iterdir()):
@@ -201,7 +200,7 @@ def _settled(folder: Path, manifest: Manifest, rank: int) -> Trace:
 
 
 def _readable(manifest: Manifest) -> bytes:
-    """The manifest as a file, once it is known that a reader will take it."""
+    """Return the manifest as a file, after checking that a reader accepts it."""
     data = manifest_bytes(manifest)
     try:
         manifest_in(data)
@@ -211,7 +210,7 @@ def _readable(manifest: Manifest) -> bytes:
 
 
 def _require_same(path: Path, found: Manifest, given: Manifest) -> None:
-    """UsageError where a trace is of another run than the one that goes on with it."""
+    """Raise UsageError if a trace belongs to another run than the one that continues it."""
     silent = given.declaration == Declaration()
     alike = replace(
         given,
