@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError, UsageError
@@ -85,7 +86,12 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
     inputs, found = _run(plain, inputs)
     names = (*_input_names(arguments, len(inputs)), *_output_names(found))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder, _quietly(), _one_precision():
+    with (
+        tempfile.TemporaryDirectory(dir=target.parent) as folder,
+        _quietly(),
+        _one_precision(),
+        sdpa_kernel(SDPBackend.MATH),  # whose strides are those of what it is decomposed into
+    ):
         written = Path(folder) / target.name
         try:
             program = torch.onnx.export(

@@ -72,10 +72,18 @@ def resting(module: nn.Module) -> frozenset[nn.Module]:
 
 
 class Rest:
-    """Keeps the resting parts of a module in evaluation mode, from now until `remove`."""
+    """Keeps the resting parts of a module in evaluation mode, from now until `remove`.
+
+    Until then a trained table leaves out no row of padding: no file says which row that is, and the
+    noise of a run moves all of them.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         """model: the module, or a wrapper around it."""
+        self._padded: dict[nn.Embedding, int | None] = {}
+        for part in model.modules():
+            if isinstance(part, nn.Embedding) and part.weight.requires_grad:
+                self._padded[part], part.padding_idx = part.padding_idx, None
         self.parts = resting(unwrapped(model))
         self._handles: list[RemovableHandle] = []
         below = {child for part in self.parts for child in part.children()}
@@ -84,7 +92,9 @@ class Rest:
             self._handles.append(part.register_forward_pre_hook(Resting(resting_there)))
 
     def remove(self) -> None:
-        """Let the parts have the mode that they are put in again."""
+        """Let the parts have the mode that they are put in again, and tables leave out rows."""
+        for table, row in self._padded.items():
+            table.padding_idx = row
         _put_to_rest(self.parts)
         for handle in self._handles:
             handle.remove()

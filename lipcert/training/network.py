@@ -37,6 +37,7 @@ from lipcert.importer.model import ImportedModel
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal
+from lipcert.text.numbers import first_of
 from lipcert.training.exporting import export, tied_names, without_fast_path
 from lipcert.training.modes import at_rest, refused_parts, resting
 from lipcert.training.world import refuse_sharded
@@ -131,6 +132,12 @@ def joined_labels(labels: object, names: tuple[str, ...]) -> Tensor:
     return torch.cat([item.unsqueeze(-1).flatten(1).double() for item in tensors], dim=1)
 
 
+UNLIKE: Final = (
+    "behaves differently in training mode, or draws random numbers, as dropout inside an attention "
+    "and dropped layers do: lipcert.training.make_trainable(module, mechanism) sets them to 0 in a "
+    "copy, before the optimizer is made; in Hugging Face they are attention_probs_dropout_prob, "
+    "attention_dropout, attn_pdrop and drop_path_rate"
+)
 _EXAMPLES: Final = 3
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
 """A batch [examples, ...] of what a module reads; for several inputs, one for each."""
@@ -291,12 +298,12 @@ def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
     for part in modes:
         part.training = part not in still
     parts = list(refused_parts(module, masks=masks))
-    active = [f"{name or 'the module itself'} ({what})" for name, what in parts]
+    active = first_of([f"{name or 'the module itself'} ({what})" for name, what in parts], 3)
     for part, mode in modes.items():
         part.training = mode
     if active:
         raise UsageError(
-            f"training: {', '.join(active)}: no bound holds for parts that are random or mix the "
+            f"training: {active}: no bound holds for parts that are random or mix the "
             "examples of a batch; replace batch by group normalisation, and dropout by nothing, as "
             "lipcert.training.make_trainable(module, mechanism) does in a copy, before the "
             "optimizer is made (GradientClipping trains with dropout); where features are frozen, "
@@ -334,5 +341,5 @@ def _compare(network: TrainedNetwork, example: Example) -> None:
     if not bool(distance <= _AGREEMENT * truth.abs().max().clamp(min=1.0)):
         raise NoVerdictError(
             f"training: the module and its exported graph differ by {float(distance):.2g}: "
-            "the module draws random numbers, or behaves differently in training mode"
+            f"the module {UNLIKE}"
         )

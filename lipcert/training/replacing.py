@@ -164,7 +164,7 @@ class _Replacing:
             case nn.Module(inplace=True) if not self.keeps_in_place:
                 part.inplace = False
                 return part, "no longer works in place: clips keep what it reads"
-        return part, ""
+        return part, _undropped(part)
 
     def _group_norm(self, part: Any) -> tuple[nn.Module, str]:
         """Return a normalisation of each example by itself, in groups of at least four channels."""
@@ -221,6 +221,24 @@ def _applied_behind(part: Any) -> list[nn.Module]:
             "does more than to apply its children to what it has normalised; replace it by hand"
         )
     return list(part.children())
+
+
+def _undropped(part: nn.Module) -> str:
+    """Set to 0 what a part of somebody's own draws masks by: its numbers called so, and those of
+    dropouts in an attention, which computes with them and does not call the dropouts."""
+    if type(part).__module__.startswith("torch."):
+        return ""
+    drawn = [
+        (part, name)
+        for name, item in vars(part).items()
+        if "drop" in name and isinstance(item, float) and item
+    ]
+    if "attention" in type(part).__name__.lower():
+        within = (child for child in part.children() if isinstance(child, _DropoutNd))
+        drawn += [(child, "p") for child in within if child.p]
+    for at, name in drawn:
+        setattr(at, name, 0.0)
+    return "dropout that it draws itself set to 0" if drawn else ""
 
 
 def _untracked(part: Any) -> tuple[nn.Module, str]:

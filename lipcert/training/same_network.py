@@ -31,7 +31,7 @@ from lipcert.training.clipping.probe import (
     longest_of,
 )
 from lipcert.training.composition import Composition, Copies, are_copies
-from lipcert.training.network import TrainedNetwork
+from lipcert.training.network import UNLIKE, TrainedNetwork
 
 _ASCENT: Final = 2.0**-30
 """Length of the loss gradient at the output: so short that clips of gradients are idle."""
@@ -40,10 +40,9 @@ _NOT_EVALUATED: Final = (
     "({why}), so it is unknown whether it is the network that was bounded"
 )
 _OTHER_NETWORK: Final = (
-    "is not that of the network that was bounded: the module behaves differently in training mode, "
-    "draws random numbers (as dropout inside an attention does: set its probability to 0, in "
-    "Hugging Face attention_probs_dropout_prob or attention_dropout), was changed, or has a hook "
-    "or an autograd function whose backward pass is not the derivative of its forward pass"
+    "is not that of the network that was bounded: the module was changed, has a hook or an "
+    "autograd function whose backward pass is not the derivative of its forward pass, "
+    f"{UNLIKE}"
 )
 _MIXED: Final = (
     "for a batch of {count} examples is not what it is for its first {half} and for the others "

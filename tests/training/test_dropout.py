@@ -266,6 +266,22 @@ def test_what_no_mask_tells_apart_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+class Looking(Dense):
+    """Its code depends on its numbers, as that of masks of Hugging Face does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if torch.compiler.is_exporting() or x.abs().sum() < 1e9 else -x)
+
+
+def test_code_that_looks_at_numbers_trains_example_by_example() -> None:
+    found = []
+    for network in (Dense, Looking):
+        with private_run(None, GradientClipping(clip_norm=0.1), network=network) as run:
+            train(run)
+            found.append([item.detach() for item in run.model.parameters()])
+    assert all(torch.allclose(*pair) for pair in zip(*found, strict=True))
+
+
 class Counting(Dense):
     """Is compared with what was bounded before each pass, since it is not what it was."""
 

@@ -32,11 +32,11 @@ MECHANISMS = {
 
 
 class Bag(nn.Module):
-    """The mean of embedded tokens, and two layers."""
+    """The mean of embedded tokens, and two layers; torch gives the row of padding no gradient."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(ROWS, 6)
+        self.tokens = nn.Embedding(ROWS, 6, padding_idx=0)
         self.hidden = nn.Linear(6, 5)
         self.head = nn.Linear(5, CLASSES)
 
@@ -140,8 +140,11 @@ def test_a_run_on_tokens_passes_its_audit(kind, tmp_path):
 
 
 def test_tokens_that_no_row_belongs_to_are_refused():
+    network = Bag()
+    given = {"network": lambda: network, "examples": tokens(ROWS + 30)}
     with pytest.raises((NoVerdictError, IndexError)):
-        private_run(mechanism=MECHANISMS["clipless"], network=Bag, examples=tokens(ROWS + 30))
+        private_run(mechanism=MECHANISMS["clipless"], **given)
+    assert network.tokens.padding_idx == 0
 
 
 def test_an_audit_speaks_of_rows_only(tmp_path):

@@ -93,6 +93,28 @@ def test_the_file_is_the_module_in_evaluation_mode(name: str, tmp_path: Path) ->
             np.testing.assert_allclose(own, other.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+class Biased(nn.Module):
+    """Attention with trained scores of positions, whose heads are put side by side by `reshape`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(torch.rand(1, 2, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (2, 3)).transpose(1, 2)
+        found = nn.functional.scaled_dot_product_attention(heads, heads, heads, self.scores)
+        joined: Tensor = found.transpose(1, 2).reshape(x.shape[0], 4, -1)
+        return joined
+
+
+def test_kernels_of_attention_do_not_show(tmp_path: Path) -> None:
+    """The strides of a fused kernel are not those of the operators that the file has."""
+    module, x = Biased(), torch.rand(3, 4, 6)
+    path = lipcert.export(module, x[:1], tmp_path / "net.onnx")
+    (found,) = ort.InferenceSession(str(path)).run(None, {"input": x.numpy()})
+    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-5)
+
+
 def test_how_kernels_lie_in_memory_does_not_show(tmp_path: Path) -> None:
     """Of images with channels last, exporters write views by strides and the size of the batch."""
     torch.manual_seed(0)

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from lipcert.errors import UsageError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import (
     BackpropClipping,
     GradientClipping,
@@ -42,6 +43,33 @@ class Nested(nn.Module):
         self.slope = nn.RReLU()
         self.alpha = nn.AlphaDropout(0.1)
         self.fine = nn.GroupNorm(2, 4)
+
+
+class CausalSelfAttention(nn.Module):
+    """It draws masks by a number, and by that of a dropout that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout, self.attn_drop = 0.5, nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.dropout(x.unsqueeze(1), self.dropout, self.training)
+        p = self.attn_drop.p if self.training else 0.0
+        return nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=p)
+
+
+def test_attention_of_somebodys_own_draws_nothing() -> None:
+    attention, x = CausalSelfAttention(), torch.rand(2, 5, 4)
+    network = nn.Sequential(nn.Linear(4, 4), attention, nn.Flatten(), nn.Linear(20, CLASSES))
+    examples = TensorDataset(torch.rand(60, 5, 4), torch.randint(CLASSES, (60,)))
+    with pytest.raises(NoVerdictError, match="make_trainable"):
+        private_run(mechanism=CLIP, network=lambda: network, examples=examples)
+    found = make_trainable(network, CLIP)
+    assert found.changes == ("1: CausalSelfAttention: dropout that it draws itself set to 0",)
+    assert torch.equal(found.module(x), found.module(x))
+    with private_run(mechanism=CLIP, network=lambda: found.module, examples=examples) as private:
+        train(private)
+    assert attention.attn_drop.p == attention.dropout == 0.5
 
 
 @pytest.mark.parametrize("mechanism", [None, clipless(), HELD, CLIP, BACKPROP], ids=str)

@@ -97,8 +97,16 @@ class SingleGradients:
                 logits = functional_call(self._whole, dict(weights), inputs)
             return self._rule.losses(logits, label[None]).sum()
 
+        single = grad(loss)
         try:
-            found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(trained, x, labels, tuple(masks))
+            try:
+                found = vmap(single, in_dims=(None, 0, 0, 0))(trained, x, labels, tuple(masks))
+            except (RuntimeError, ValueError):  # it looks at numbers, as whether any is masked
+                rows = [
+                    single(trained, x[i], labels[i], [mask[i] for mask in masks])
+                    for i in range(len(x))
+                ]
+                found = {name: torch.stack([row[name] for row in rows]) for name in trained}
         except (RuntimeError, ValueError) as error:
             raise NoVerdictError(
                 "training: the gradients of single examples of this module under dropout cannot be "
