@@ -172,6 +172,9 @@ class _Search(Proposals):
                 for _ in operands(self._makers[name].op)
             )
         ]
+        self._lowest = program.input
+        while self._is_passed_on(self._lowest):
+            (self._lowest,) = self._readers[self._lowest]
         self._links: dict[str, _Part | None] = {}
         self._slopes: dict[str, Slopes] = {}
         self._counts: dict[tuple[str, int], int] = {}
@@ -361,6 +364,8 @@ class _Search(Proposals):
         match reader.op:
             case Add():
                 return reader.inputs.count(value) == 1
+            case Shift():
+                return True
             case Move(sources):
                 places = np.sort(sources.ravel())
                 return np.array_equal(places, np.arange(self._program.size(value)))
@@ -473,7 +478,7 @@ class _Search(Proposals):
                 sparse = sparse or others * times < entries * times**2 // 2
         limits = _LARGEST_SPARSE if sparse else _LARGEST
         limit = self._effort.size * limits[witness.use]
-        if witness.use == COTANGENTS and witness.start == self._program.input:
+        if witness.use == COTANGENTS and witness.start == self._lowest:
             limit = min(_WHOLE * limit, _LIMIT)
         return size <= limit
 

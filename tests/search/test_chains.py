@@ -14,7 +14,17 @@ from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, For
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
+from lipcert.core.program import (
+    Activation,
+    Add,
+    Dense,
+    Operand,
+    Place,
+    Program,
+    Shape,
+    Shift,
+    Step,
+)
 from lipcert.core.rules.facts import Fact
 from lipcert.graph.evaluate import evaluate
 from lipcert.search import chains
@@ -217,6 +227,22 @@ def test_no_chain_where_rules_are_attained(monkeypatch: pytest.MonkeyPatch) -> N
     derived = with_chains(program, PREMISES, evidence_of(program))
     assert not [form for form in forms_of(derived) if form.use == COTANGENTS]
     assert 1.0 <= derived.lipschitz <= 1.0 + 1e-6
+
+
+def test_no_chain_begins_below_an_offset() -> None:
+    """A cotangent passes it as it is: the chain above says all that one from the input would."""
+    program = perceptron(2, 3, residual=False)
+    mean = Operand(np.full((1, 6), 0.5), np.full((1, 6), 0.5), {"mean": 1.0})
+    first, *others = program.steps
+    steps = (Step(Shift(mean), ("x",), "s", (1, 6), 0), replace(first, inputs=("s",)), *others)
+    shifted = replace(program, shapes={**program.shapes, "s": (1, 6)}, steps=steps)
+    derived = with_chains(shifted, PREMISES, evidence_of(shifted))
+    starts = {form.start for form in forms_of(derived) if form.use == COTANGENTS}
+    assert "s" in starts
+    assert "x" not in starts
+    assert derived.cotangents["x"].norm == derived.cotangents["s"].norm
+    plain = with_chains(program, PREMISES, evidence_of(program))
+    assert derived.lipschitz == pytest.approx(plain.lipschitz, rel=0.05)
 
 
 @pytest.mark.sample(1)

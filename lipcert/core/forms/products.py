@@ -27,7 +27,7 @@ from lipcert.core.budget import spend
 from lipcert.core.forms.links import Link, Matrix, edges_of, on_run
 from lipcert.core.interval import Array, Interval, norm_up, up
 from lipcert.core.norms.claim import Definite, is_semidefinite
-from lipcert.core.program import Activation, MaxPool, PRelu, ReduceMax, Shape, Sort, Step
+from lipcert.core.program import Activation, MaxPool, Move, PRelu, ReduceMax, Shape, Sort, Step
 from lipcert.core.rules.facts import Fact, lengths_up
 
 MAX_VARIABLES: Final = 1 << 10
@@ -250,6 +250,8 @@ def _affine(
     total: int,
 ) -> Rows | None:
     """What an affine step computes, from the values that it reads."""
+    if isinstance(step.op, Move) and step.inputs[0] in values:
+        return _moved(values[step.inputs[0]], step.op.sources.ravel())
     is_affine = not isinstance(step.op, Activation | PRelu | MaxPool | ReduceMax | Sort)
     edges = edges_of(step, [shapes[name] for name in step.inputs], {}) if is_affine else None
     if edges is None or any(name not in values for name in step.inputs):
@@ -265,6 +267,13 @@ def _affine(
             return None
         found = found.plus(below.through(link))
     return found
+
+
+def _moved(x: Rows, sources: npt.NDArray[np.int64]) -> Rows:
+    """The entries with these numbers, 0 for −1: exact."""
+    kept = sources >= 0
+    rows, errors = x.rows[sources], x.errors[sources]
+    return Rows(np.where(kept[:, None], rows, 0.0), np.where(kept, errors, 0.0))
 
 
 def _rectified(u: Rows, box: Interval, group: Group) -> Rows:

@@ -312,6 +312,23 @@ def test_images_of_windows_and_shortcuts() -> None:
     assert reached <= found.level <= 1.06 * reached < 0.9 * proof.facts["v5"].norm
 
 
+def test_entries_that_are_moved_are_taken_as_they_are() -> None:
+    """Some twice, in another order, and 0 for −1, without a matrix of all entries."""
+    net = Growing((1, 3), 4)
+    sources = np.array([[2, -1, 0, 2]])
+    net(Move(sources), net.dense("x", 3), (1, 4))
+    proof = proof_of(net, (-1.0, 1.0), 1.0)
+    region = region_of(proof, proof.facts, "x", "v1", ())
+    before = region_of(proof, proof.facts, "x", "v0", ())
+    assert region is not None
+    assert before is not None
+    expected = before.stop.rows[[2, 0, 0, 2]]
+    expected[1] = 0.0
+    assert (region.stop.rows == expected).all()
+    assert region.stop.errors[1] == 0.0
+    assert (region.stop.errors[[0, 2, 3]] == before.stop.errors[[2, 0, 2]]).all()
+
+
 def test_what_is_no_region() -> None:
     """Another activation, a sort, a value that depends on the input in another way, no steps."""
     for op in (Activation("tanh"), Sort(1)):
