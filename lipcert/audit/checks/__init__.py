@@ -1,7 +1,8 @@
 """Checks besides the bounds: whether a recorded run did what its claims assume.
 
-Each module states checks: what each one compares, and why its threshold raises no, or only so many,
-false alarms. `leave_one_out` and `batch_independence` check functions of the user's own.
+Each module states its checks: what each one compares, and why its threshold gives no false alarms,
+or how many. `run_checks` runs all of them for a job. `leave_one_out` and `batch_independence` check
+functions of the user's own.
 """
 
 from typing import Final
@@ -58,7 +59,7 @@ _INTACT: Final = Check("LC320", "trace-integrity", "take an intact copy, or reco
 
 
 def run_checks(ready: Ready) -> Checked:
-    """Everything that can be checked of a job besides norms."""
+    """Return everything that can be checked of a job besides norms."""
     if ready.recorded is None:
         weights = parameters_of(ready.claims.engine.graph)
         return Checked(tuple(file_weights(ready.claims, weights)))
@@ -69,7 +70,7 @@ def run_checks(ready: Ready) -> Checked:
 def check_recorded_run(
     claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
 ) -> Checked:
-    """Compare a recorded run with claims; where the trace is damaged, nothing else is said.
+    """Compare a recorded run with claims; if the trace is damaged, report only that.
 
     Args:
         data: the data set, for a trace that names its examples.
@@ -96,9 +97,9 @@ def _checked(run: RecordedRun) -> Checked:
 
 
 def _without_ground(found: Checked) -> Checked:
-    """Without the ε from below where the noise is not as it assumes, unless that contradicts, too.
+    """Remove the ε from below if the noise is not as it assumes, unless that ε contradicts, too.
 
-    Too little Gaussian noise is what it measures.
+    (It measures too little Gaussian noise, so then it still counts.)
     """
     other = [r for r in found.reports if r.name in _ASSUMED and r.verdict is not Verdict.PASS]
     own = [r for r in found.reports if r.name == epsilon.check.name]
@@ -113,12 +114,12 @@ def integrity(trace: Trace) -> Checked:
     """Trace integrity (LC320): whether the trace is what a recorder wrote.
 
     Statement: every line has the digest that it states and follows the line before it; every tensor
-    that a line names is there and has the digest of its name. Compared: SHA-256 digests, exactly.
-    False alarms: none. What is not detected: a forger who computes all digests anew, and whole
-    lines missing at the end of a rank that does not say that it ended.
+    that a line names exists and has the digest of its name. Compared: SHA-256 digests, exactly.
+    False alarms: none. Not detected: a forger who computes all digests anew, and complete lines
+    missing at the end of a rank that does not state its end.
 
     Returns:
-        One report for each fault; none of the trace's content proves anything then.
+        one report for each fault; if there is one, nothing in the trace proves anything.
     """
     found = verify(trace.folder)
     damages = [fault for fault in found.faults if fault.kind is not FaultKind.TORN]
@@ -145,7 +146,8 @@ def integrity(trace: Trace) -> Checked:
 
 
 def _each(run: RecordedRun) -> list[Checked]:
-    """All checks; one whose records do not fit the model is a mismatch, said once."""
+    """Run all checks; if records do not fit the model, report one mismatch, once for each
+    message."""
     found: list[Checked] = []
     said: set[str] = set()
     for check in _CHECKS:
@@ -160,7 +162,7 @@ def _each(run: RecordedRun) -> list[Checked]:
 
 
 def _mismatch(name: str, message: str) -> CheckReport:
-    """What an error says, under its own code."""
+    """Report an error as a mismatch, under its own code."""
     code, separator, text = message.removeprefix("[").partition("] ")
     if not (message.startswith("[LC3") and separator):
         code, text = "LC319", message
@@ -168,7 +170,7 @@ def _mismatch(name: str, message: str) -> CheckReport:
 
 
 def _other_model(trace: Trace, sha256: str) -> Checked:
-    """Whether the run names another model file than the one that was bounded."""
+    """Report a run that names another model file than the one that was bounded."""
     recorded = trace.manifest.model_sha256
     if recorded is None or recorded == sha256:
         return Checked()

@@ -1,23 +1,24 @@
-"""Whether a run stays within what its bounds assume: of inputs, weights and statistics.
+"""Whether a run stays within what its bounds assume of inputs, weights and statistics.
 
-Admissibility (LC304) of recorded batches that are not replayed for want of weights or labels.
+Admissibility (LC304) of recorded batches that cannot be replayed, for lack of weights or labels.
 Statement: every recorded input lies in the declared domain, to which alone the bounds apply.
 Compared: entries exactly, norms up to one rounding of each stored entry (see `admissibility`).
 False alarms: none. Batches that are replayed are checked there.
 
 Weight constraint (LC310). Statement: at every recorded set of weights each constrained parameter
 has a norm of at most r: the Euclidean one, or the operator norm of every op that uses it (a largest
-magnitude, where the op multiplies or adds entry by entry). Compared: a certified upper end and a
+magnitude, if the op multiplies or adds entry by entry). Compared: a certified upper end and a
 proved lower end of the norm with r·(1 + max(n·u, 2^-23)), u the unit roundoff of the type in which
-weights are stored, n the larger side of the weight as a matrix. Threshold: a projection
-W ↦ W·min(1, r/‖W‖) computed in that type rounds each entry once and the factor by at most n − 1
-roundings of a norm, so that it leaves ‖W‖ ≤ r·(1 + n·u) to first order; to prove a norm takes a
-share of about 4e-8 of it. Weights within it are within rounding of a member, and pass with the
-excess stated. A violation is only reported where the lower end is above it. False alarms: none.
+weights are stored, n the larger side of the weight as a matrix. Threshold: a projection W ↦
+W·min(1, r/‖W‖) computed in that type rounds each entry once and the factor by at most n − 1
+roundings of a norm, so that it leaves ‖W‖ ≤ r·(1 + n·u) to first order; proving a norm takes a
+share of about 4e-8 of it. Weights within the threshold are within rounding of a member, and pass
+with the excess stated. A violation is reported only if the lower end is above it. False alarms:
+none.
 
 Batch independence (LC316) of a recorded run. Statement: the stored statistics of normalisation
-layers stay as they are. Compared: bit for bit. False alarms: none: those of a layer that normalises
-by its batch move, and by nothing else.
+layers do not change. Compared: bit for bit. False alarms: none: only a layer that normalises by its
+batch changes its statistics.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,7 +51,7 @@ _STATISTICS: Final = (".running_mean", ".running_var")
 
 @run_check(_DOMAIN, most=FEW)
 def admissible_batches(run: RecordedRun) -> Iterator[Finding]:
-    """A report for each step with an inadmissible example."""
+    """Report each step with an inadmissible example."""
     inputs = [
         batch.tensors is not None and INPUT in batch.tensors.tensors()
         for step in run.steps
@@ -80,7 +81,8 @@ def admissible_batches(run: RecordedRun) -> Iterator[Finding]:
 
 
 def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Iterator[CheckReport]:
-    """The weights of the file, where they are what is replayed: outside they are a mismatch."""
+    """Check the weights of the file, if they are replayed: outside their constraints they are a
+    mismatch."""
     if claims.settings.scope == "constraint-set":
         found = list(excesses(claims, weights, MODEL, storage_unit(weights)))
         yield from _reported(found, Verdict.MISMATCH)
@@ -88,7 +90,7 @@ def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Iterator[
 
 @run_check(_CONSTRAINT)
 def recorded_weights(run: RecordedRun) -> Iterator[Finding]:
-    """Every recorded set of weights."""
+    """Check every recorded set of weights."""
     names = run.tensors.checkpoints
     if run.settings.scope == "point" and not are_made_anew(run.settings):
         yield from _at_the_point(run, names)
@@ -105,7 +107,7 @@ def recorded_weights(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _at_the_point(run: RecordedRun, names: list[str]) -> Iterator[CheckReport]:
-    """Bounds at the weights of the file say nothing of others, unless a clip of gradients does."""
+    """Report weights that differ from those of the file, if the bounds apply only to these."""
     for name in [] if run.settings.weights_are_free else names:
         for parameter, numbers in run.weights(name).items():
             if is_shown(run.graph, parameter, numbers):
@@ -122,7 +124,8 @@ def _at_the_point(run: RecordedRun, names: list[str]) -> Iterator[CheckReport]:
 
 
 def _reported(found: list[Excess], outside: Verdict) -> Iterator[CheckReport]:
-    """One report for every tensor that is outside or undecided, else one pass with the largest."""
+    """Yield a report for every tensor that is outside or undecided, else one pass with the
+    largest."""
     bad = [excess for excess in found if excess.verdict is not Verdict.PASS]
     for parameter in dict.fromkeys(excess.parameter for excess in bad):
         yield _report([excess for excess in bad if excess.parameter == parameter], outside)
@@ -144,7 +147,7 @@ def _reported(found: list[Excess], outside: Verdict) -> Iterator[CheckReport]:
 
 
 def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
-    """A report on one tensor: the worst place, and how many there are."""
+    """Report one tensor: its worst place, and how many places there are."""
     violated = [excess for excess in mine if excess.verdict is Verdict.VIOLATION]
     worst = max(violated or mine, key=lambda excess: excess.lower)
     radius = worst.constraint.radius
@@ -173,7 +176,7 @@ def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
 
 
 def _unit(run: RecordedRun) -> float:
-    """Unit roundoff of the type in which the run stores its weights."""
+    """Return the unit roundoff of the type in which the run stores its weights."""
     known = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
     used = [step.arithmetic.dtype for step in run.steps if step.arithmetic is not None]
     return max((known.get(dtype, 2.0**-53) for dtype in used), default=2.0**-24)
@@ -181,7 +184,7 @@ def _unit(run: RecordedRun) -> float:
 
 @run_check(MIXING)
 def moving_statistics(run: RecordedRun) -> Iterator[Finding]:
-    """Statistics of normalisation layers that are not the same at every recorded place."""
+    """Report statistics of normalisation layers that differ between recorded places."""
     first: dict[str, tuple[str, npt.NDArray[Any]]] = {}
     for where, blob in _weights(run):
         for name, item in blob.tensors().items():

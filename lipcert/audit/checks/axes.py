@@ -1,30 +1,30 @@
 """Axes of noise (LC314): whether noise is independent, and of one size, along axes of its tensors.
 
 Statement: z, the noise in units of its deviation, has independent entries N(0, 1). Compared, along
-the first and the second axis of every tensor:
+the first and the second axis of every tensor, with what each test finds:
 
-    slices      ‖·‖² of what lies at one place of an axis (a row, a column, a channel) is χ² of its
-                entries, independent of that at other places, so that w = 2|F(q) − ½| is uniform and
-                Σ −2 ln w of J of them χ²_2J, exactly (Fisher): noise that is scaled to its
-                deviation has too small w, and noise whose size changes from place to place too
-                large ones (Σ −2 ln(1 − w)). First axes of all tensors count together, and second
-                ones: each entry counts once
-    sums        (Σz)² over the entries at such a place, by their number, of J places, are χ²_J, on
-                either side: noise that a row shares, and noise that is centred
-    covariance  A has d rows, and side by side all tensors with an axis of size d, unfolded along
-                it; a second such axis of one tensor is in another A. Over all steps, with n rows in
+    slices      ‖·‖² of the entries at one place of an axis (a row, a column, a channel) is χ² with
+                as many degrees of freedom, independent of other places, so that w = 2|F(q) − ½| is
+                uniform and Σ −2 ln w over J places is χ²_2J, exactly (Fisher). Finds noise that is
+                scaled to its deviation, whose w are too small, and noise whose size changes from
+                place to place, whose w are too large (Σ −2 ln(1 − w)). First axes of all tensors
+                count together, and so do second ones: each entry counts once
+    sums        (Σz)² over the entries at such a place, divided by their number, add up over J
+                places to χ²_J; two-sided. Finds noise that a row shares, and noise that is centred
+    covariance  A has d rows; its columns are all tensors with an axis of size d, unfolded along it
+                (a second such axis of one tensor is in another A). Over all steps, with n rows in
                 all, S = ΣAᵀA is Wishart W_p(n, 1). Compared: the ratio of likelihoods of a
-                covariance 1 and of the one that is seen, Λ = (e/n)^(pn/2) |S|^(n/2) e^(−tr S/2)
-                (Anderson, An Introduction to Multivariate Statistical Analysis, 10.8): noise that
-                rows or columns share, noise of low rank or in a subspace, the noise of one tensor
-                that follows from that of others
+                covariance 1 and of the observed one, Λ = (e/n)^(pn/2) |S|^(n/2) e^(−tr S/2)
+                (Anderson, An Introduction to Multivariate Statistical Analysis, 10.8). Finds noise
+                that rows or columns share, noise of low rank or in a subspace, and noise of one
+                tensor that follows from that of others
 
 Threshold: EΛ^(−s) = (2e/n)^(−pns/2) (1 − s)^(−pn(1−s)/2) Γ_p(n(1 − s)/2)/Γ_p(n/2) follows from the
 constant of the Wishart density, for 0 ≤ s < 1 − (p − 1)/n; Markov's inequality does the rest. More
-than 256 columns, or n/4, are added up to so many, with no column in two sums, over the root of
-their number: independent entries N(0, 1) again. Rounding may have moved A by E; no singular value
-of A is off by more than ‖E‖, which does not grow where columns are added up, and the value of every
-one that favours the run is taken.
+than 256 columns, or n/4, are reduced to that number by adding up disjoint sets of columns and
+dividing by the root of their number: independent entries N(0, 1) again. Rounding may have moved A
+by E; no singular value of A is off by more than ‖E‖, which does not grow if columns are added up,
+and the value of each that favours the run is used.
 """
 
 import math
@@ -43,11 +43,11 @@ _LEAST: Final = 1e-300
 _COLUMNS: Final = 256
 _PLACES: Final = ("rows", "columns")
 _ROUNDED: Final = 2.0**-20
-"""of the largest singular value, what the eigenvalues of its square may be off by"""
+"""Share of the largest singular value by which the eigenvalues of its square may be off."""
 
 
 def folded(rows: FloatArray, width: int) -> FloatArray:
-    """Columns added up to so many, each sum over the root of the number of its columns."""
+    """Add up columns to this many, each sum divided by the root of the number of its columns."""
     counts = np.bincount(np.arange(rows.shape[1]) % width, minlength=width)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % width)))
     found: FloatArray = padded.reshape(len(rows), -1, width).sum(axis=1) / np.sqrt(counts)
@@ -55,7 +55,8 @@ def folded(rows: FloatArray, width: int) -> FloatArray:
 
 
 def varied(least: FloatArray, most: FloatArray, entries: FloatArray | int) -> FloatArray:
-    """Σ −2 ln w, Σ −2 ln(1 − w), and their degrees of freedom, of sizes between these ends."""
+    """Return Σ −2 ln w, Σ −2 ln(1 − w), and their degrees of freedom, for sizes between these
+    ends."""
     lower, upper, above = chi2.cdf(least, entries), chi2.cdf(most, entries), chi2.sf(least, entries)
     widest = 2.0 * np.maximum(np.abs(lower - 0.5), np.abs(upper - 0.5))
     tail = np.where(upper < 0.5, 2.0 * upper, np.where(lower > 0.5, 2.0 * above, 1.0))
@@ -64,7 +65,8 @@ def varied(least: FloatArray, most: FloatArray, entries: FloatArray | int) -> Fl
 
 
 def regularity(sums: FloatArray, where: str = "places") -> Iterator[ChanceTest]:
-    """Whether the sizes of independent noises vary too little, or too much, by such sums."""
+    """Test, from such sums, whether the sizes of independent noises vary too little, or too
+    much."""
     even, uneven, degrees = map(float, sums)
     count = f"{degrees / 2.0:.0f} {where}"
     texts = (
@@ -79,7 +81,7 @@ def regularity(sums: FloatArray, where: str = "places") -> Iterator[ChanceTest]:
 
 @dataclass(slots=True, eq=False)
 class _Covariance:
-    """S, the number of rows, and Σ‖E‖²."""
+    """S, the number of rows, and Σ‖E‖² of one size of axis."""
 
     square: FloatArray
     rows: int = 0
@@ -116,11 +118,12 @@ class Axes:
 
     _slices: FloatArray = field(default_factory=lambda: np.zeros((2, 3)))
     _sums: FloatArray = field(default_factory=lambda: np.zeros((2, 3)))
-    """at least, at most, degrees of freedom"""
+    """At least, at most, degrees of freedom."""
     _covariances: dict[tuple[int, int], _Covariance] = field(default_factory=dict)
 
     def take(self, tensors: Iterable[tuple[FloatArray, FloatArray]]) -> None:
-        """Noises of one step in units of their deviations, and what rounding moved of each."""
+        """Add the noises of one step in units of their deviations, and what rounding moved of
+        each."""
         unfolded: dict[tuple[int, int], list[FloatArray]] = {}
         moved: dict[tuple[int, int], float] = {}
         for z, e in tensors:
@@ -146,7 +149,10 @@ class Axes:
     def _count(
         self, axis: int, z: FloatArray, e: FloatArray, squares: tuple[FloatArray, FloatArray]
     ) -> None:
-        """What lies at each place of an axis; squares: of entries, at least and at most."""
+        """Add the entries at each place of an axis.
+
+        squares: of entries, at least and at most.
+        """
         others = tuple(place for place in range(z.ndim) if place != axis)
         count, size = z.shape[axis], z.size // z.shape[axis]
         least, most = (np.sum(part, axis=others) for part in squares)
@@ -156,7 +162,7 @@ class Axes:
         self._sums[axis] += low @ low / size, high @ high / size, count
 
     def tests(self) -> Iterator[ChanceTest]:
-        """As many as the shapes of the tensors have axes."""
+        """Yield the tests; their number depends only on the shapes of the tensors."""
         for sums, what in zip(self._slices, _PLACES, strict=True):
             yield from regularity(sums, what)
         for (least, most, degrees), what in zip(self._sums.tolist(), _PLACES, strict=True):

@@ -1,32 +1,30 @@
 """Chain (LC321): whether recorded weights follow from recorded steps, and from nothing else.
 
 Statement: the weights from which a step starts are bit for bit those that the step before left,
-frozen parameters and buffers included; those that a step leaves are what its optimizer makes of the
-gradient that it took, its state and its hyper-parameters, and what it does not train stays; and the
-state with which it begins the next step is what this one left, or 0, or empty. Between
-the optimizer and the next step a constrained parameter may have been projected (`is_projection`). A
-run may go back to any weights that it had before: those were released.
+frozen parameters and buffers included; the weights that a step leaves are what its optimizer
+computes from its gradient, its state and its hyper-parameters, and untrained tensors do not change;
+and the state with which it begins the next step is what this one left, or 0, or empty. Between the
+optimizer and the next step a constrained parameter may have been projected (`is_projection`). A run
+may go back to any weights that it had before: those were released.
 Compared: weights of neighbouring steps; and, at detailed steps of an optimizer of `torch.optim`,
-the weights a after it with r, what torch makes of the recorded tensors (see below):
+the weights a after it with r, what torch computes from the recorded tensors (see below):
 
     ‖a − r‖ ≤ 8·‖r − r'‖ + 16·u·(‖w‖ + ‖r‖)
 
 for each tensor of the weights and of the state, r computed in float64 and r' in the recorded type,
 u its unit roundoff, w the weights before. Kernels differ in the order of a few operations on each
-entry. False alarms: none, unless the run changes weights by what is neither its optimizer nor a
-projection of these forms; a convolution whose constraint is spectral may have been projected
-otherwise, which is inconclusive, and so are buffers, of which the bounds speak only as far as they
-are constants of the file.
+entry. False alarms: none, unless the run changes weights by something other than its optimizer and
+projections of these forms. Two cases are inconclusive: a convolution with a spectral constraint,
+which may have been projected in another way, and buffers, which the bounds cover only as far as
+they are constants of the file.
 
-What is not seen: steps between recorded ones. The report counts them.
+Not seen: steps between recorded ones. The report counts them.
 
-Updates: what an optimizer of torch makes of recorded weights, gradients and its own state.
-
-Input: a recorded step, with the weights that it starts from, the gradients that the optimizer took,
-its class, hyper-parameters and state. Output: the weights after it, and the state, as torch itself
-computes them once more, in the recorded type and in float64; or why that cannot be done.
-Invariant: nothing is imitated: the class is one of `torch.optim`, by its full name, and every
-hyper-parameter that it takes is the recorded one.
+`updates_of` repeats an update. From a recorded step, with the weights that it starts from, the
+gradients that the optimizer took, its class, hyper-parameters and state, it returns the weights
+after the step, and the state, as torch itself computes them, in the recorded type and in float64;
+or why that cannot be done. Invariant: no optimizer is imitated: the class is one of `torch.optim`,
+by its full name, and every hyper-parameter that it takes is the recorded one.
 """
 
 import inspect
@@ -55,25 +53,30 @@ from lipcert.audit.trace.records import OptimizerRecord, Resume, Step
 from lipcert.core.program import FloatArray
 
 _OTHERWISE: Final = frozenset({"LBFGS", "Muon", "Optimizer", "SparseAdam"})
-"""of torch.optim: those whose step is not a function of one gradient for each parameter, or rounds
-so coarsely that kernels differ"""
+"""Optimizers of torch.optim whose step is not a function of one gradient for each parameter, or
+rounds so coarsely that kernels differ."""
 _HOW: Final = frozenset({"foreach", "fused", "capturable", "differentiable"})
-"""options that choose among kernels of one function"""
+"""Options that choose among kernels of the same function."""
 _TYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Updated:
-    """A weight, or a part of the state, after its update. exact: computed in float64; rounded: in
-    the recorded type."""
+    """A weight, or a part of the state, after its update.
+
+    exact: computed in float64; rounded: in the recorded type.
+    """
 
     exact: FloatArray
     rounded: FloatArray
 
 
 def updates_of(step: Step) -> Mapping[str, Updated] | str:
-    """Every recorded parameter after the step, by its name, and its state, by the name that traces
-    have for it, "key@parameter"; a sentence why it cannot be done again."""
+    """Repeat the update of a step, and return every recorded parameter and the state after it.
+
+    Parameters are named as recorded, and parts of the state as in traces, "key@parameter". If the
+    update cannot be repeated, a sentence says why.
+    """
     record, applied = step.optimizer, step.gradients.applied
     if record is None:
         return "the trace does not hold the optimizer and its state; record the run again"
@@ -98,7 +101,7 @@ def updates_of(step: Step) -> Mapping[str, Updated] | str:
 
 
 def _class(name: str) -> Any:
-    """The optimizer of torch of this full name."""
+    """Return the optimizer of torch of this full name."""
     for own, kind in vars(torch.optim).items():
         is_class = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
         if is_class and own not in _OTHERWISE and f"{kind.__module__}.{kind.__qualname__}" == name:
@@ -112,7 +115,10 @@ def _stepped(
     recorded: tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, Array]],
     dtype: torch.dtype | None,
 ) -> dict[str, FloatArray]:
-    """recorded: weights, gradients and state. dtype: None for that of each array."""
+    """Take the step in this dtype.
+
+    recorded: weights, gradients and state. dtype: None for that of each array.
+    """
     weights, gradients, state = recorded
     parameters = {
         name: nn.Parameter(_tensor(weights[name], dtype), requires_grad=False)
@@ -147,7 +153,7 @@ def _stepped(
 
 
 def _options(kind: Any, options: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
-    """What the class takes, as it takes it."""
+    """Return the recorded options that the class takes, in its types."""
     found: dict[str, Any] = {}
     for name, parameter in inspect.signature(kind).parameters.items():
         if name in options and name not in _HOW:
@@ -185,7 +191,10 @@ _ROUNDINGS: Final = 16.0
 
 @dataclass(slots=True)
 class _Followed:
-    """What could be compared, and what not. lost: steps of whose update nothing is known."""
+    """What could be compared, and what could not.
+
+    lost: steps whose update could not be repeated.
+    """
 
     updates: list[int] = field(default_factory=list)
     links: int = 0
@@ -198,7 +207,7 @@ class _Followed:
 
 @run_check(_CHECK, most=FEW)
 def chain(run: RecordedRun) -> Iterator[Finding]:
-    """A report for each place where weights do not follow, or one pass, with the gaps."""
+    """Report each place where weights do not follow, or one pass, with the gaps."""
     found = _Followed()
     reports: list[CheckReport] = []
     if any(step.weights_before for step in run.steps):
@@ -240,7 +249,7 @@ def _message(run: RecordedRun, found: _Followed) -> str:
 
 
 def _longest(numbers: list[int]) -> tuple[int, int] | None:
-    """The longest run of numbers that follow one another."""
+    """Return the longest run of consecutive numbers."""
     best: tuple[int, int] | None = None
     first = last = -2
     for number in numbers:
@@ -269,7 +278,7 @@ class _Rank:
         }
 
     def followed(self, rank: int) -> Iterator[CheckReport]:
-        """A report for each place where something else happened."""
+        """Report each place where something else happened."""
         for event in self._run.trace.events(rank):
             if isinstance(event, Resume):
                 self._resumed = True
@@ -282,7 +291,7 @@ class _Rank:
                 self._last, self._resumed = event, False
 
     def _between(self, step: Step) -> Iterator[CheckReport]:
-        """From the end of the step before to the beginning of this one."""
+        """Compare the end of the previous step with the beginning of this one."""
         last, start = self._last, step.weights_before or step.weights_start
         if last is None or last.weights_after is None or start is None:
             return
@@ -298,7 +307,7 @@ class _Rank:
         yield from faults
 
     def _state_kept(self, step: Step) -> Iterator[CheckReport]:
-        """The state of the optimizer, from the end of the step before."""
+        """Compare the state of the optimizer with that at the end of the previous step."""
         record, last = step.optimizer, self._last
         expected, self._state = self._state, {}
         if record is None or record.state is None or last is None or self._resumed:
@@ -341,7 +350,7 @@ class _Rank:
             yield self._fault(name, place, text, (off, 0.0), source.ndim)
 
     def _within(self, step: Step) -> Iterator[CheckReport]:
-        """From the beginning of a step to its end."""
+        """Compare the end of a step with the update computed from its beginning."""
         before, after = step.weights_before, step.weights_after
         if before is None or after is None:
             self._found.lost.append(step.number)
@@ -392,7 +401,10 @@ class _Rank:
     def _fault(
         self, name: str, place: str, message: str, numbers: tuple[float, float], axes: int
     ) -> CheckReport:
-        """axes: of the tensor; more than two are those of a convolution."""
+        """Report a fault.
+
+        axes: of the tensor; more than two are those of a convolution.
+        """
         is_parameter = name in self._run.trace.manifest.parameters
         odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral")
         verdict = Verdict.INCONCLUSIVE if odd else Verdict.VIOLATION
@@ -400,19 +412,19 @@ class _Rank:
 
 
 def _slack(update: Updated, before: FloatArray, unit: float) -> float:
-    """What rounding explains of a distance from an update."""
+    """Return the distance from an update that rounding explains."""
     moved = _FACTOR * norm_of(update.rounded - update.exact)
     return moved + _ROUNDINGS * unit * (norm_of(before) + norm_of(update.exact))
 
 
 def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: float = 0.0) -> bool:
-    """Whether one tensor is another one that a projection drew into a constraint.
+    """Whether one tensor is the projection of another one onto a constraint.
 
-    Forms: multiples of the whole tensor, or of its rows (the radius of a norm, rows of fixed
-    length); entries cut off at one magnitude; other singular values with the same singular vectors,
-    T = U f(Σ) Vᵀ for S = UΣVᵀ, as clipping them or orthogonalising leaves: then S Tᵀ and Sᵀ T are
-    symmetric. Rounding of a projection: 16 roundings of every entry, by the Euclidean norm; of
-    singular vectors √n times as much, n the longer side.
+    Accepted forms: multiples of the whole tensor, or of its rows (the radius of a norm, rows of
+    fixed length); entries cut off at one magnitude; other singular values with the same singular
+    vectors, T = U f(Σ) Vᵀ for S = UΣVᵀ, as clipping them or orthogonalising leaves: then S Tᵀ and
+    Sᵀ T are symmetric. Rounding of a projection: 16 roundings of every entry, by the Euclidean
+    norm; of singular vectors √n times as much, n the longer side.
 
     Args:
         unit: unit roundoff of the type that the target is stored in.
@@ -433,7 +445,7 @@ def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: fl
 
 
 def _factors(source: FloatArray, target: FloatArray) -> FloatArray:
-    """The multiple of each row that is nearest to the target's."""
+    """Return the multiple of each source row that is nearest to the target's row."""
     squares = np.sum(source * source, axis=1, keepdims=True)
     products = np.sum(source * target, axis=1, keepdims=True)
     found: FloatArray = source * np.divide(
@@ -443,7 +455,8 @@ def _factors(source: FloatArray, target: FloatArray) -> FloatArray:
 
 
 def _shares_vectors(source: FloatArray, target: FloatArray, allowed: float) -> bool:
-    """Moving T by E moves S Tᵀ − T Sᵀ by at most 2‖S‖_F ‖E‖_F."""
+    """Whether the singular vectors agree: moving T by E moves S Tᵀ − T Sᵀ by at most 2‖S‖_F
+    ‖E‖_F."""
     reach = 2.0 * math.sqrt(max(source.shape)) * allowed * float(np.linalg.norm(source, 2))
     return all(
         norm_of(product - product.T) <= reach for product in (source @ target.T, source.T @ target)
@@ -455,6 +468,6 @@ def _largest(array: FloatArray) -> float:
 
 
 def _updated(step: Step) -> Collection[str]:
-    """What its optimizer trains, as far as it is recorded."""
+    """Return the names that the optimizer of a step trains, as far as they are recorded."""
     groups = () if step.optimizer is None else step.optimizer.groups
     return {name for group in groups for name in group.parameters}

@@ -1,12 +1,12 @@
-"""Chance: what a right run may show by chance, and how rarely an audit may blame it for that.
+"""Chance: what a correct run may show by chance, and how rarely an audit may reject it for that.
 
-A test states the logarithm of an upper bound of the probability that a right run shows its
+A test states the logarithm of an upper bound of the probability that a correct run shows its
 statistic, or something rarer. Invariant: all tests by chance of a run together raise a false alarm
 with a probability of at most `FALSE_ALARM`: batches, the noise of single steps, that of all steps
-together, the reuse of noise and ε from below have a `SHARE` each, which is split over their tests
+together, the reuse of noise, and ε from below each have a `SHARE`, which is split over their tests
 (union bound).
 
-A bound B(v) ≥ P(V ≥ v) may stand for the probability itself: it falls in v, so that {B(V) ≤ α} lies
+A bound B(v) ≥ P(V ≥ v) may replace the probability itself: it falls in v, so that {B(V) ≤ α} lies
 within {P(V ≥ v)|_{v = V} ≤ α}, which has at most the probability α.
 """
 
@@ -30,10 +30,10 @@ _Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ChanceTest:
-    """What a test shows, and how rarely a right run shows this, or something rarer.
+    """What a test shows, and how rarely a correct run shows this, or something rarer.
 
-    log_chance: ln of the probability by chance, or of a bound of it; of several tests, of their
-    union bound. numbers: what was seen, and what was to be expected. kind: of the statistic.
+    log_chance: ln of the probability by chance, or of a bound of it; for several tests, of their
+    union bound. numbers: the observed and the expected value. kind: of the statistic.
     """
 
     log_chance: float
@@ -44,16 +44,16 @@ class ChanceTest:
     kind: str = ""
 
     def is_too_rare(self, share: float) -> bool:
-        """Whether it is rarer than a right run may show."""
+        """Whether it is rarer than a correct run may show."""
         return self.log_chance < math.log(share)
 
     def failed(self, check: Check) -> CheckReport:
-        """The report of a failed check."""
+        """Return the report of a failed check."""
         return check.failed(self.message, self.where, self.numbers, verdict=self.verdict)
 
 
 def too_rare(tests: Iterable[ChanceTest], share: float) -> ChanceTest | None:
-    """The rarest of some tests, if it is rarer than a right run may show."""
+    """Return the rarest of some tests, if it is rarer than a correct run may show."""
     found = min(tests, key=lambda test: test.log_chance, default=None)
     return found if found is not None and found.is_too_rare(share) else None
 
@@ -61,7 +61,8 @@ def too_rare(tests: Iterable[ChanceTest], share: float) -> ChanceTest | None:
 def log_binomial_at_least(
     count: _Numbers, trials: float | _Numbers, log_p: float | _Numbers
 ) -> FloatArray:
-    """ln of a bound of P(K ≥ count), K a sum of `trials` indicators of probability p = exp(log_p).
+    """Return ln of a bound of P(K ≥ count), K a sum of `trials` indicators of probability p =
+    exp(log_p).
 
     The indicators are independent, or negatively associated, under which products of increasing
     functions of single ones have no larger mean than under independence. The bound is Chernoff's,
@@ -79,10 +80,10 @@ def log_binomial_at_least(
 
 
 def log_hits(hits: float, trials: float, expected: float) -> float:
-    """ln of a bound of P(K ≥ hits), K a sum of independent indicators of this mean.
+    """Return ln of a bound of P(K ≥ hits), K a sum of independent indicators of this mean.
 
     By concavity of the logarithm their moments are at most those of indicators of one probability,
-    so that Chernoff's bound for the binomial is theirs, too.
+    so that Chernoff's bound for the binomial also holds for them.
     """
     if hits <= expected:
         return 0.0
@@ -91,10 +92,10 @@ def log_hits(hits: float, trials: float, expected: float) -> float:
 
 
 def log_chernoff(log_moment: Callable[[float], float], value: float, *, upper: bool) -> float:
-    """ln of a bound of P(V ≥ value), or of P(V ≤ value): inf_λ ln E exp(λV) − λ·value.
+    """Return ln of a bound of P(V ≥ value), or of P(V ≤ value): inf_λ ln E exp(λV) − λ·value.
 
     log_moment: λ ↦ ln E exp(λV), or anything above it. Every λ of the right sign gives a bound, so
-    that nothing depends on whether the best one is found.
+    that validity does not depend on whether the best one is found.
     """
     ends = (0.0, STEEPEST) if upper else (-STEEPEST, 0.0)
     found = minimize_scalar(
@@ -104,5 +105,5 @@ def log_chernoff(log_moment: Callable[[float], float], value: float, *, upper: b
 
 
 def power_of_ten(log_chance: float) -> str:
-    """A probability that may be far below the smallest float."""
+    """Return a probability as a power of ten; it may be far below the smallest float."""
     return f"1e{log_chance / math.log(10.0):.0f}" if math.isfinite(log_chance) else "0"

@@ -1,34 +1,33 @@
-"""The clean gradient (LC312, LC317): whether what is noised is the sum of single gradients.
+"""The clean gradient (LC312, LC317): whether the noised quantity is the sum of clipped gradients.
 
-Statement: the recorded gradient before the noise is outer · Σ_i m(inner · ∇ℓ_i), as the bounded
-network, loss and mechanism make it, over the batches of all ranks, which record one sum; and 0 if
-no example was drawn. Compared: d, the distance of the two, with
+Statement: the recorded gradient before the noise is outer · Σ_i m(inner · ∇ℓ_i), computed by the
+bounded network, loss and mechanism over the batches of all ranks, which record one sum; and 0 if no
+example was drawn. Compared: d, the distance of the two, with
 
-    a   8 times the distance between this sum in the recorded precision and in float64, plus what
-        adding n gradients one after another may round, n·u·Σ‖g_i‖, in the type of the parameters,
-        plus one rounding of the products in every pass, 16 where this device has no such products,
-        plus what a clip may leave out
-        that divides by the upper end of a norm in the recorded precision: d ≤ a passes. With the
-        decay inside the clip, f_i∇ℓ_i and f_iλθ are added up apart, f_i being the factor of the
-        clip, and may cancel: what is added is then as long as ‖f_i∇ℓ_i‖ + f_iλ‖θ‖ ≤
-        ‖g_i‖ + 2f_iλ‖θ‖;
+    a   8 times the distance between this sum in the recorded precision and in float64, plus the
+        rounding of adding n gradients one after another, n·u·Σ‖g_i‖, in the type of the parameters,
+        plus one rounding of the products in every pass, 16 if this device has no such products,
+        plus what a clip may leave out that divides by the upper end of a norm in the recorded
+        precision: d ≤ a passes. With the decay inside the clip, f_i∇ℓ_i and f_iλθ are added up
+        separately, f_i being the factor of the clip, and may cancel: what is added is then as long
+        as ‖f_i∇ℓ_i‖ + f_iλ‖θ‖ ≤ ‖g_i‖ + 2f_iλ‖θ‖;
     S   Σ‖g_i‖/16 + a: d > S is a violation.
 
 Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
 moved the gradient by at most 0.8 % in measurements, an eighth of what S allows every example at
 once. Between the two the check is inconclusive. It is not a statistical test; no proof bounds
-kinks. Where the masks of dropout were not recorded, no replay gives that sum; its length is then
+kinks. If the masks of dropout were not recorded, no replay gives that sum; its length is then
 compared with what n clipped gradients can add up to, and the rest is reported as unchecked.
-A difference that is nothing but a factor is recognised: r, the distance from the nearest multiple α
-of the sum, is what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) is a wrong divisor.
-Above 1 each example contributes α times what it is thought to.
-A difference that is nothing but a factor f_i of each example, as of clips by other norms or weights
-after the clip, is recognised alike: f is the least-squares solution of Σ f_i m(∇ℓ_i) = recorded, r
-what it leaves, and d > 8·(r + a) says that it explains the difference. What rounding and kinks
-move, 8·(r + a) at most, moves f_i by at most that times the norm of row i of the pseudoinverse;
-an f_i above 1 by more is an example that contributes too much. This needs gradients that are
-linearly independent, of at least twice as many entries as there are examples, since factors of
-as many explain anything, kinks as well; and batches of at most 2²⁴ numbers in all.
+A difference by one factor is recognised: r, the distance from the nearest multiple α of the sum, is
+what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) indicates a wrong divisor. If α is
+above 1, each example contributes α times what the account assumes.
+A difference by a factor f_i of each example, such as from clips by other norms or weights after the
+clip, is also recognised: f is the least-squares solution of Σ f_i m(∇ℓ_i) = recorded, r its
+residual, and d > 8·(r + a) means that it explains the difference. What rounding and kinks move,
+8·(r + a) at most, moves f_i by at most that times the norm of row i of the pseudoinverse; an f_i
+that exceeds 1 by more is an example that contributes too much. This needs gradients that are
+linearly independent and have at least twice as many entries as there are examples, since as many
+factors as entries explain anything, kinks included; and batches of at most 2²⁴ numbers in all.
 """
 
 import math
@@ -62,15 +61,15 @@ _CONTRIBUTED: Final = Check("LC312", _NAME, "clip the gradient of each example b
 _FACTOR: Final = 8.0
 _KINKS: Final = 1.0 / 16.0
 _UNSEEN: Final = 16
-"""roundings of products that this device cannot do again; three of TF32 were measured"""
+"""Roundings of products that this device cannot repeat; three of TF32 were measured."""
 _LARGEST: Final = 1 << 24
 _SHORT: Final = 2.0**-24
-"""of the longest gradient, or of the largest singular value"""
+"""Share of the longest gradient, or of the largest singular value."""
 
 
 @run_check(_CHECK, most=FEW)
 def clean_gradients(run: RecordedRun) -> Iterator[Finding]:
-    """A report for each recorded clean gradient that is not the sum, or the largest pass."""
+    """Report each recorded clean gradient that is not the sum, or the largest pass."""
     decay = decay_of(run)
     if decay is None:
         yield NO_DECAY
@@ -100,8 +99,11 @@ def clean_gradients(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _lengths(run: RecordedRun, release: Release, clean: Blob) -> Iterator[CheckReport]:
-    """Of each group at one step: n gradients, each clipped to C, add up to n·C at most, whatever
-    masks were drawn. Additions in float32 round by at most 2^-20 of what is added."""
+    """Compare, for each group at one step, the length of the clean gradient with its largest value.
+
+    n gradients, each clipped to C, add up to at most n·C, for any masks. Additions in float32 round
+    by at most 2^-20 of what is added.
+    """
     snapshot = clean.tensors()
     for group in run.claims.groups:
         recorded = [run.names[name] for name in group.parameters if name in run.names]
@@ -110,8 +112,8 @@ def _lengths(run: RecordedRun, release: Release, clean: Blob) -> Iterator[CheckR
         outer = max((s.outer for b in release.batches for _, s in b.scales), default=0.0)
         most = release.examples * (group.grad_norm or math.inf) * outer * (1.0 + 2.0**-20)
         passes = length <= most
-        told = _CONTRIBUTED.passed if passes else _CONTRIBUTED.failed
-        yield told(
+        report = _CONTRIBUTED.passed if passes else _CONTRIBUTED.failed
+        yield report(
             f"the clean gradient of {release.name}, group {group.name}, has the norm "
             f"{length:.4g}, and {release.examples} clipped gradients add up to {most:.4g} at most",
             release.name,
@@ -136,7 +138,7 @@ def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:
 
 
 def _of_nothing(release: Release, clean: Blob) -> CheckReport:
-    """The gradient of an empty batch, which is 0."""
+    """Check the gradient of an empty batch, which must be 0."""
     length = norm_of(
         np.concatenate([np.ravel(x) for x in clean.tensors().values()] or [np.zeros(1)])
     )
@@ -153,10 +155,12 @@ def _of_nothing(release: Release, clean: Blob) -> CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class _Distance:
-    """Lengths of the module docstring. d: distance; a: allowed; s: Σ‖g_i‖; added: of all that is
-    added up, ≥ s; is_factor: whether nothing but α differs; extra: tensors that were recorded and
-    are not bounded. heaviest: the example with the largest factor, if that is above 1 beyond doubt,
-    and it."""
+    """Lengths of the module docstring, and what explains the distance.
+
+    d: distance; a: allowed; s: Σ‖g_i‖; added: of all that is added up, ≥ s; is_factor: whether only
+    α differs; extra: tensors that were recorded and are not bounded. heaviest: the example with the
+    largest factor, and that factor, if it is certainly above 1.
+    """
 
     d: float
     a: float
@@ -219,7 +223,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
 def _heaviest(
     run: RecordedRun, passes: list[Pass], theirs: FloatArray, d: float, a: float
 ) -> tuple[int, float] | None:
-    """The example of the largest factor, where factors explain d and this one is above 1."""
+    """Return the example of the largest factor, if factors explain d and this one is above 1."""
     examples = sum(len(part.lengths()) for part in passes)
     if examples * len(theirs) > _LARGEST or not math.isfinite(d):
         return None
@@ -295,7 +299,7 @@ def _report(release: Release, found: _Distance) -> CheckReport:
 
 
 def _comparable(used: Precision | None, device: str) -> Precision:
-    """The precision to compute in a second time; one that this device knows."""
+    """Return the precision for the second computation, one that this device supports."""
     if used is None or (used is Precision.TF32 and device == "cpu"):
         return Precision.FLOAT32
     return used
@@ -311,7 +315,7 @@ def _total(passes: list[Pass]) -> Mapping[str, FloatArray]:
 
 
 def _flat(run: RecordedRun, gradients: Mapping[str, FloatArray]) -> FloatArray:
-    """All trained parameters in one vector; 0 where one has no gradient."""
+    """Return all trained parameters in one vector; 0 if one has no gradient."""
     parts = [
         np.ravel(gradients.get(name, np.zeros(run.graph.parameters[name].shape)))
         for group in run.claims.groups

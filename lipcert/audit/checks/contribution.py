@@ -1,15 +1,15 @@
 """Contribution (LC312): what each recorded example adds to the quantity that is noised.
 
-Statement: with c_k the norm of what one example adds to the quantity that is noised in group k,
-and s_k the noise there, m·√Σ (c_k/s_k)² ≤ 1/σ, m being the number of gradients by which
-neighbouring data sets differ; and c_k ≤ G_k/divisor, where the run's divisor is that of the claims,
-and G_k, if a run makes it anew at every step, that of the step's weights.
-Compared: the lower ends of c_k, computed in float64 at the recorded weights, with what is claimed.
+Statement: with c_k the norm of what one example adds to the quantity that is noised in group k, and
+s_k the noise there, m·√Σ (c_k/s_k)² ≤ 1/σ, m being the number of gradients by which neighbouring
+data sets differ; and c_k ≤ G_k/divisor, if the run's divisor is that of the claims, and G_k, if a
+run computes it anew at every step, that of the step's weights. Compared: the lower ends of c_k,
+computed in float64 at the recorded weights, with what is claimed.
 
-Threshold: an example violates where c_k minus the rounding of its norm and the margin of float64
-(`measure.measured`, a millionth) is above the claim; for the first inequality above it by more
-than 2^-22, which is what rounding a standard deviation to float32 may take away. False alarms: none
-within what that margin stands for. Examples that attain the claim pass.
+Threshold: an example violates if c_k minus the rounding of its norm and the margin of float64
+(`measure.measured`, a millionth) is above the claim; for the first inequality, above it by more
+than 2^-22, the most by which rounding a standard deviation to float32 can reduce it. False alarms:
+none within what that margin covers. Examples that attain the claim pass.
 """
 
 import math
@@ -50,7 +50,7 @@ _STORED: Final = 1.0 + 2.0**-22
 
 @run_check(_CHECK, keeps_passes=True)
 def contribution(run: RecordedRun) -> Iterator[Finding]:
-    """One report per comparison: of the largest excess, or a pass."""
+    """Yield one report per comparison: the largest excess, or a pass."""
     decay = decay_of(run)
     if not run.whole_batches and run.trace.manifest.examples_key is not None:
         yield "no example of a step is available with its weights"
@@ -68,7 +68,10 @@ def contribution(run: RecordedRun) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Excess:
-    """The worst example of a batch in one comparison. kind: of the comparison."""
+    """The worst example of a batch in one comparison.
+
+    kind: of the comparison.
+    """
 
     kind: str
     where: str
@@ -79,7 +82,7 @@ class _Excess:
 
 
 def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | str]:
-    """The excesses of each comparison; sentences for what the step does not record."""
+    """Yield the excess of each comparison; sentences for what the step does not record."""
     batch = batch_of(run, step)
     if isinstance(batch, str):
         yield batch
@@ -110,11 +113,11 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
 def _require_agreement(
     run: RecordedRun, batch: Batch, gradients: Gradients, found: Mapping[str, Measured]
 ) -> None:
-    """The longest gradient again by plain backpropagation of this example alone.
+    """Compute the longest gradient again by plain backpropagation of this example alone.
 
-    Both are float64 and differ by how they round; half of its digits leave room for any network
-    that is not chaotic, and a wrong norm is wrong in its first ones. Where ∇ℓ and a decay cancel,
-    what is left is known to the error of the norm only.
+    Both computations use float64 and differ by how they round; half of its digits leave room for
+    any network that is not chaotic, and a wrong norm is wrong in its first digits. If ∇ℓ and a
+    decay cancel, the remainder is known only to the error of the norm.
     """
     together = joint(list(found.values()))
     whole = together.norm
@@ -139,7 +142,7 @@ def _claimed(
     found: Mapping[str, Measured],
     divisor: float,
 ) -> Iterator[_Excess]:
-    """Each group's contributions against G/divisor."""
+    """Compare each group's contributions with G/divisor."""
     largest = largest_of(found.values())
     for group in at.claims.groups:
         if math.isinf(group.grad_norm):
@@ -158,11 +161,11 @@ def _protected(
     found: Mapping[str, Measured],
     sigma: float,
 ) -> _Excess:
-    """All groups together against the noise."""
+    """Compare all groups together with the noise."""
     factor = Neighbouring(run.settings.neighbours).moved
     stds, limit = group_stds(run, batch.step), _STORED / sigma
     largest = largest_of(found.values())
-    norms = joint([_hidden(found[name], largest, factor, std) for name, std in stds.items()])
+    norms = joint([_scaled(found[name], largest, factor, std) for name, std in stds.items()])
     return _Excess(
         kind="noise",
         where=batch.name,
@@ -177,8 +180,8 @@ def _largest(norms: Measured) -> float:
     return float(np.max(np.where(np.isfinite(norms.norm), norms.norm, np.inf)))
 
 
-def _hidden(norms: Measured, largest: FloatArray | float, factor: float, std: float) -> Measured:
-    """Contributions to one group in deviations of its noise.
+def _scaled(norms: Measured, largest: FloatArray | float, factor: float, std: float) -> Measured:
+    """Return contributions to one group in deviations of its noise.
 
     Without noise, as on a group that nothing can reach, only a contribution of 0 is hidden.
     """

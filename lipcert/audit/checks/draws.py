@@ -1,27 +1,27 @@
-"""Draws (LC311): whether batches are as likely as the stated sampling makes them.
+"""Draws (LC311): whether batches could plausibly come from the stated sampling.
 
 **Poisson batches**: each of N examples is in each of T batches with the probability q, each
-independently. So sizes of batches are independent and Binomial(N, q), and so are, Binomial(T, q),
-the numbers of batches that an example is in. Compared, of either:
+independently. So sizes of batches are independent and Binomial(N, q), and the numbers of batches
+that an example is in are independent and Binomial(T, q). Compared, for both:
 
     levels     how many are k or more, and k or less, for every k that occurs
-    spread     V = Σ min(z², w), z being (number − mean)/deviation, on either side
+    spread     V = Σ min(z², w), z being (number − mean)/deviation; two-sided
     total      the sum of all, which is Binomial(TN, q)
-    cut        sizes alone: whether they are cut at the largest
+    cut        sizes only: whether they are cut at the largest
 
 Threshold: the number of those that are k or more is Binomial; of the j largest, and of the j
-smallest, each j is a test, and Chernoff's bound its probability, as it is that of the total. V: its
+smallest, each j is a test with the probability of Chernoff's bound, as is the total. V: its
 terms are bounded and independent, so that P(V ≥ v) ≤ exp(−λv)·M(λ)^T for every λ > 0, and
 P(V ≤ v) for every λ < 0, M being the moment generating function of one term: a finite sum, computed
 term by term. (Without w, numbers that never occur would outweigh all others in M.) Cut: the
-ratio of the likelihoods of sizes that are cut at m, and of right ones, is 0 where one is above m,
-and (P(S ≥ m)/P(S = m))^(how many are m) elsewhere. It has the mean 1; Markov's inequality for every
-m does the rest.
+ratio of the likelihoods of sizes that are cut at m, and of correct ones, is 0 if one is above m,
+and (P(S ≥ m)/P(S = m))^(how many are m) otherwise. It has the mean 1; Markov's inequality for every
+m completes the argument.
 
 **Balls in bins**: whether every epoch puts each example into a uniformly drawn batch. Statement: an
 epoch has b batches; each of N examples is in one of them, each with probability 1/b, independently
 of all other examples and epochs. An epoch begins with the run, after an interruption, and after b
-steps. Of a recording with gaps, the steps that are there are compared.
+steps. In a recording with gaps, the recorded steps are compared.
 
 Sizes: given m batches of its epoch, which hold M examples, the next one is Binomial(N − M,
 1/(b − m)), as the other examples are still uniform among the other batches. Compared: each size
@@ -29,27 +29,27 @@ and V as above. Threshold: of sizes, Chernoff's bound; with M_t(λ) = E(e^(λ·m
 before), a finite sum, e^(λV)/ΠM_t(λ) has the mean 1 for every λ, so that by Markov it is above x
 with at most the probability 1/x; the λ that are tried are counted.
 
-Members, all of these exactly: an example is in one batch of an epoch, and in one of a whole epoch.
-By chance: that an example moves by s batches from one epoch to the next has the probability 1/b
-for each s from 0 to b − 1, where the batch that it would move to was recorded; and the overlaps of
-batches of different epochs (`pairs`, below).
+Members, compared exactly: an example is in at most one batch of an epoch, and in exactly one of a
+complete epoch. By chance: an example moves by s batches from one epoch to the next with the
+probability 1/b for each s from 0 to b − 1, if the batch that it would move to was recorded; and the
+overlaps of batches of different epochs (`pairs`, below).
 
-**Members of batches**: whether every example is drawn as often, and with whom, as stated.
+**Members of batches**: whether every example is drawn as often as stated, with others as stated.
 
 Statement: the batches of T steps are independent, and each example is in each batch with the
 probability q; under Poisson sampling independently of the others, without replacement as one of a
 uniform subset of B. Compared:
 
     levels, spread  of the numbers of batches that examples are in, as above
-    sets       how often examples of a set are drawn, on either side: 2, 4, … 64 parts of the data,
-               and every m-th example, m = 2 … 16, from each place on
-    neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, on either side, and where t is
-               even, or odd; fewer where this would compare more than 2²⁵ members
-    pairs      |S_s ∩ S_t| for every two of up to 512 steps, spread over the run, on either side
-    together   how many examples are in the same batches as an earlier one, k or more, and in no
-               others, for every k ≥ 1: of groups that come together, one shows whether another is
-               there
-    apart      how often examples i and i + d are in one batch, on either side, for every d
+    sets       how often examples of a set are drawn, two-sided: 2, 4, … 64 parts of the data, and
+               every m-th example, m = 2 … 16, from each place on
+    neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, two-sided, for all t, even t,
+               and odd t; fewer lags if this would compare more than 2²⁵ members
+    pairs      |S_s ∩ S_t| for every two of up to 512 steps, spread over the run, two-sided
+    together   how many examples are in the same k or more batches as an earlier one, and in no
+               others, for every k ≥ 1: if examples come in groups, one reveals whether another is
+               present
+    apart      how often examples i and i + d are in one batch, two-sided, for every d
 
 Threshold. Levels, sets: the indicators are independent under Poisson sampling. Without replacement
 the members of a uniform subset are negatively associated, independent families of such are, and so
@@ -99,22 +99,22 @@ from lipcert.privacy.plan import Sampling
 _BEYOND: Final = 1e-15
 _WIDEST: Final = 64.0
 _WIDEST_LAW: Final = 2.0**28
-"""variance of a law that is gone through place by place"""
+"""Largest variance of a distribution that is evaluated place by place."""
 _SLOPES: Final = np.concatenate([-np.geomspace(0.02, 200.0, 24), np.geomspace(0.005, 0.45, 12)])
 _Numbers = npt.NDArray[np.int64]
 Members = Sequence[tuple[int, _Numbers]]
-"""step and different examples of its batch, from 0"""
+"""Step, and the different examples of its batch, numbered from 0."""
 _LAGS: Final = 64
 _COMPARED: Final = 1 << 25
 _PAIRED: Final = 512
 _EXACTLY: Final = 8
-"""pairs on either side whose tail is computed"""
+"""Number of pairs, on either side, whose tail is computed."""
 _AGAIN: Final = 64
-"""examples beyond the first of a pattern that count"""
+"""Number of examples beyond the first of a pattern that count."""
 _LARGEST: Final = 600.0
-"""ln of what float64 holds"""
+"""ln of nearly the largest float64."""
 _SPECTRA: Final = 1 << 24
-"""examples times steps whose distances are compared"""
+"""Examples times steps whose distances are compared."""
 
 
 def _rarest(  # noqa: PLR0917
@@ -125,9 +125,9 @@ def _rarest(  # noqa: PLR0917
     why: str = "",
     many: int = 0,
 ) -> ChanceTest:
-    """The rarest of some counts, each Binomial(trials, rate) given those before, in these words.
+    """Return the rarest of some counts, each Binomial(trials, rate) given those before.
 
-    many: how many are counted; all, if less.
+    what: describes each count. many: how many are counted, or all, if that is more.
     """
     tails = log_two_sided(counts, trials, rates)
     k = int(np.argmin(tails))
@@ -139,9 +139,10 @@ def _rarest(  # noqa: PLR0917
 def _spread(
     parts: Iterable[tuple[int, float, _Numbers, _Numbers]], of: str, more: float = 0.0
 ) -> ChanceTest:
-    """How much numbers vary. parts: trials and rate of their law, numbers, and how many of each.
+    """Test how much numbers vary.
 
-    more: what is added to the logarithm of a probability.
+    parts: trials and rate of their distribution, numbers, and how many there are of each. more:
+    added to the logarithm of the probability.
     """
     log_bounds, total, expected = np.zeros(len(_SLOPES)), 0.0, 0
     for trials, rate, numbers, seen in parts:
@@ -168,7 +169,7 @@ def _spread(
 def _test(
     log_chance: float, many: float, what: str, numbers: tuple[float, float], why: str = ""
 ) -> ChanceTest:
-    """The rarest of so many tests, what it saw, and what that means."""
+    """Return a test for the rarest of this many: what it saw, and what that means."""
     log_chance = min(0.0, log_chance + math.log(many))
     power = power_of_ten(log_chance)
     text = f"{what}, which has at most the probability {power}{why}"
@@ -176,7 +177,10 @@ def _test(
 
 
 def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
-    """The rarest thing that each of the four tests of Poisson batches saw. sizes: by step."""
+    """Yield the rarest observation of each of the four tests of Poisson batches.
+
+    sizes: by step.
+    """
     counts = np.array(list(sizes.values()), dtype=np.int64)
     found = np.unique(counts, return_counts=True)
     yield _levels(*found, dataset, rate, ("batches hold", "examples"))
@@ -189,9 +193,9 @@ def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[
 def _levels(
     places: _Numbers, seen: _Numbers, trials: int, rate: float, words: tuple[str, str]
 ) -> ChanceTest:
-    """How many of some numbers are as large, or as small, as one of them, the rarest.
+    """Return the rarest count of numbers that are as large, or as small, as one of them.
 
-    seen: how many there are of each. words: what they are, and of what.
+    seen: how many there are of each. words: what the numbers are, and of what.
     """
     count, at_most = int(seen.sum()), np.cumsum(seen)
     counts = np.stack([count - at_most + seen, at_most], axis=1).ravel()
@@ -204,7 +208,10 @@ def _levels(
 
 
 def _cut(places: _Numbers, seen: _Numbers, dataset: int, rate: float) -> ChanceTest:
-    """Whether sizes are cut at the largest. seen: how many of each."""
+    """Test whether sizes are cut at the largest.
+
+    seen: how many batches have each size.
+    """
     law, largest = binom(dataset, rate), int(places[-1])
     gain = float(seen[-1] * (law.logsf(largest - 1) - law.logpmf(largest)))
     what = f"{seen[-1]} of {seen.sum()} batches hold {largest} examples, and none more"
@@ -213,8 +220,11 @@ def _cut(places: _Numbers, seen: _Numbers, dataset: int, rate: float) -> ChanceT
 
 
 def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
-    """Where Binomial(trials, rate) lies but for 1e-15 at each end, and ln of the probability of
-    each place; the last one is of all others together."""
+    """Return the places of Binomial(trials, rate) except for 1e-15 at each end, and their
+    log-probability.
+
+    The last log-probability is that of all other places together.
+    """
     low, high = binom.ppf(_BEYOND, trials, rate), binom.isf(_BEYOND, trials, rate)
     places = np.arange(low, high + 1.0)
     outside = float(binom.sf(high, trials, rate) + binom.cdf(low - 1.0, trials, rate))
@@ -225,7 +235,7 @@ def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
 def log_two_sided(
     counts: npt.NDArray[Any], trials: int | npt.NDArray[Any], rate: float | FloatArray
 ) -> FloatArray:
-    """ln of a bound of twice the smaller tail of Binomial(trials, rate) at each count."""
+    """Return ln of a bound of twice the smaller tail of Binomial(trials, rate) at each count."""
     some = np.maximum(trials, 1)
     with np.errstate(divide="ignore"):
         often = log_binomial_at_least(counts, some, np.log(rate))
@@ -242,7 +252,7 @@ def member_tests(
     *,
     is_ordered: bool = True,
 ) -> Iterator[ChanceTest]:
-    """The rarest thing that each of the seven tests saw.
+    """Yield the rarest observation of each of the seven tests.
 
     is_ordered: whether examples are numbered as in the data set.
     """
@@ -268,7 +278,10 @@ def member_tests(
 
 
 def _together(dataset: int, rate: float, members: Members, more: float) -> ChanceTest:
-    """more: what is added to the logarithm of a probability."""
+    """Test whether examples come in the same batches.
+
+    more: added to the logarithm of the probability.
+    """
     steps, columns = len(members), csr_array(_matrix(members).T)
     alike = Counter(
         columns.indices[start:end].tobytes() for start, end in itertools.pairwise(columns.indptr)
@@ -308,7 +321,7 @@ def _together(dataset: int, rate: float, members: Members, more: float) -> Chanc
 
 
 def _sets(dataset: int, rate: float, drawn: _Numbers, steps: int) -> ChanceTest:
-    """Draws from parts of the data, and of every m-th example, the rarest."""
+    """Return the rarest number of draws from a part of the data, or of every m-th example."""
     cuts = [(n, drawn * n // dataset, np.diff(-(-dataset * np.arange(n + 1) // n)))
             for n in (2, 4, 8, 16, 32, 64)]  # fmt: skip
     cuts += [(m, drawn % m, (dataset - np.arange(m) + m - 1) // m) for m in range(2, 17)]
@@ -323,7 +336,10 @@ def _sets(dataset: int, rate: float, drawn: _Numbers, steps: int) -> ChanceTest:
 
 
 def _apart(dataset: int, rate: float, members: Members) -> ChanceTest:
-    """Examples at one distance in one batch. rate: the probability of both."""
+    """Test how often examples at one distance are in one batch.
+
+    rate: the probability that both are.
+    """
     if not 1 < dataset <= _SPECTRA:
         return ChanceTest(0.0, "")
     size, some = next_fast_len(2 * dataset, real=True), members[: _SPECTRA // dataset]
@@ -347,7 +363,7 @@ def _apart(dataset: int, rate: float, members: Members) -> ChanceTest:
 
 
 def _neighbours(dataset: int, members: Members) -> ChanceTest:
-    """Overlaps of batches l steps apart, for each l."""
+    """Test the overlaps of batches l steps apart, for each l."""
     batches = _matrix(members)
     sizes = np.array([len(index) for _, index in members], dtype=np.float64)
     lags = min(_LAGS, len(members) - 1, max(1, _COMPARED // max(1, batches.nnz)))
@@ -366,9 +382,9 @@ def _neighbours(dataset: int, members: Members) -> ChanceTest:
 
 
 def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTest:
-    """The two batches of different epochs whose overlap is the rarest.
+    """Return the two batches of different epochs whose overlap is the rarest.
 
-    epochs: that of each batch; within one, batches depend on one another.
+    epochs: that of each batch; batches of one epoch depend on one another.
     """
     chosen = np.unique(np.linspace(0, len(members) - 1, min(len(members), _PAIRED)).astype(int))
     some = _matrix([members[place] for place in chosen])
@@ -396,14 +412,17 @@ class Epochs:
     resumed: Sequence[int] = ()
 
     def place(self, step: int) -> tuple[int, int]:
-        """The first step of its epoch, and the number of the batch within it."""
+        """Return the first step of its epoch, and the number of the batch within it."""
         begun = max((first for first in self.resumed if first <= step), default=0)
         bin_ = (step - begun) % self.bins
         return step - bin_, bin_
 
 
 def bin_size_tests(epochs: Epochs, dataset: int, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
-    """The rarest size of balls in bins, and how much sizes vary. sizes: by step."""
+    """Yield the rarest size of balls in bins, and how much sizes vary.
+
+    sizes: by step.
+    """
     rests, chances = [], []
     seen: dict[int, tuple[int, int]] = {}
     for step, size in sorted(sizes.items()):
@@ -425,7 +444,8 @@ def bin_size_tests(epochs: Epochs, dataset: int, sizes: Mapping[int, int]) -> It
 
 
 def repeated_or_missing(epochs: Epochs, dataset: int, members: Members) -> tuple[str, int] | None:
-    """What contradicts one batch for each example in an epoch, and the step; None for nothing."""
+    """Return what contradicts one batch for each example in an epoch, and the step; None if nothing
+    does."""
     seen: dict[int, list[npt.NDArray[np.int64]]] = {}
     for step, index in members:
         epoch, _ = epochs.place(step)
@@ -441,7 +461,7 @@ def repeated_or_missing(epochs: Epochs, dataset: int, members: Members) -> tuple
 
 
 def bin_member_tests(epochs: Epochs, dataset: int, members: Members) -> Iterator[ChanceTest]:
-    """Moves from an epoch to the next, and overlaps of batches of different epochs."""
+    """Test moves from one epoch to the next, and overlaps of batches of different epochs."""
     bins_of: dict[int, dict[int, npt.NDArray[np.int64]]] = {}
     for step, index in members:
         epoch, bin_ = epochs.place(step)
@@ -455,8 +475,8 @@ def bin_member_tests(epochs: Epochs, dataset: int, members: Members) -> Iterator
         recorded = np.array(sorted(bins_of[second]))
         for bin_, index in bins_of[first].items():
             trials[(recorded - bin_) % epochs.bins] += len(index)
-            there = place[index]
-            np.add.at(moved, (there[there >= 0] - bin_) % epochs.bins, 1.0)
+            found = place[index]
+            np.add.at(moved, (found[found >= 0] - bin_) % epochs.bins, 1.0)
     if trials.any():
         moves = ["stay in the same batch", *(f"move by {k} batches" for k in range(1, len(moved)))]
         what = [f"examples {move} from one epoch to the next" for move in moves]
@@ -467,7 +487,7 @@ def bin_member_tests(epochs: Epochs, dataset: int, members: Members) -> Iterator
 
 
 def _matrix(members: Members) -> csr_array:
-    """1 where the example of the column is in the batch of the row."""
+    """Return a matrix with 1 where the example of the column is in the batch of the row."""
     columns = np.concatenate([index for _, index in members])
     ends = np.cumsum([0, *(len(index) for _, index in members)])
     examples, columns = np.unique(columns, return_inverse=True)

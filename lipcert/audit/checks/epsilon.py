@@ -1,37 +1,37 @@
-"""ε from below (LC323): what a recorded run shows that no account of it could undercut.
+"""ε from below (LC323): a lower bound, from a recorded run, of the ε that an account may state.
 
-Statement: the ε that is claimed is at least `lower`. Of the recorded steps with weights and
+Statement: the ε that is claimed is at least `lower`. At each recorded step with weights and
 gradients, let g_t be what one example adds to the noised sum at the weights θ_t, s the stated
 deviations of the noise, tensor by tensor, and a_t = ‖g_t/s‖. Assumed, and tested by LC314 and
-LC311: along gradients of examples the noise is Gaussian, independent of what went before, and τ
-times what is stated, τ the same everywhere; and examples are sampled as accounted for.
+LC311: along gradients of examples the noise is Gaussian, independent of the past, and τ times what
+is stated, τ the same everywhere; and examples are sampled as accounted for.
 
-The mechanism. Release the sums of the gradients at θ_1, θ_2, …, chosen in advance, with this noise,
-a recorded step standing for the steps that follow it until the next. The example's part of it is
-Gaussian releases of the shifts a_t/τ, as all other examples, and who of them is in a batch, may be
-known: ε holds of them too, given that. A view of z_t = ⟨g_t/s, ·⟩/a_t alone shows less. So the ε of
+The mechanism. Release the sums of the gradients at θ_1, θ_2, …, chosen in advance, with this noise;
+a recorded step stands for the steps that follow it until the next. The example's part of it is
+Gaussian releases of the shifts a_t/τ, because all other examples, and which of them are in a batch,
+may be known: ε also holds given that. Observing only z_t = ⟨g_t/s, ·⟩/a_t reveals less. So the ε of
 those shifts (`privacy.below`) is a lower bound of this mechanism's. The account composes releases
 whose weights are chosen in any way, before or after each release, with these weights and examples
 among them: its ε is that of this mechanism, or more. What is bounded from below is thus the least ε
 that an account may state, at the recorded weights and for this example; not what an attacker learns
-who sees the last weights only, or whose first weights are drawn anew.
+who sees only the last weights, or whose first weights are drawn anew.
 
-Confidence. Which steps are recorded is settled before their noise is drawn; so are θ_t and, of the
-examples looked at, who are of the first batch that is known, g_t from that step on. Let u_1 … u_m
-be an orthonormal basis of what their g_t/s span: given all before, ⟨u_k, noise/s⟩ are independent
-N(0, τ²), so that all their squares, of all steps, add up to τ²·χ²_n, n the number of them, exactly.
-Hence τ² ≤ Σ⟨u_k, noise/s⟩²/χ²_n(0.05), with the confidence 0.95, and the bound falls in τ. The
-example is chosen afterwards: what is said holds of all of them at once, since chance is in τ alone.
-Rounding to the stored type may have moved an entry of the noise by e: |⟨u, z⟩| + ⟨|u|, e⟩ takes its
-place.
+Confidence. Which steps are recorded is decided before their noise is drawn; so are θ_t and, for the
+examined examples, which belong to the first batch that is known, g_t from that step on. Let
+u_1 … u_m be an orthonormal basis of the span of their g_t/s: given the past, ⟨u_k, noise/s⟩ are
+independent N(0, τ²), so that all their squares, over all steps, add up to τ²·χ²_n, n the number of
+them, exactly. Hence τ² ≤ Σ⟨u_k, noise/s⟩²/χ²_n(0.05), with the confidence 0.95, and the bound falls
+in τ. The example is chosen afterwards: the statement holds for all of them at once, since only τ is
+subject to chance. Rounding to the stored type may have moved an entry of the noise by e:
+|⟨u, z⟩| + ⟨|u|, e⟩ replaces it.
 
 Threshold: a lower bound of the confidence 1 − `SHARE` that is above the claimed ε is a violation:
-of a right run τ ≥ 1 and a_t ≤ 1/σ, so that it is blamed with at most that probability. Where noise
+in a correct run τ ≥ 1 and a_t ≤ 1/σ, so that it is rejected with at most that probability. If noise
 is not Gaussian, or used twice, the assumption fails, and nothing is stated.
 
 The idea of a lower bound from one run is that of Steinke, Nasr and Jagielski (NeurIPS 2023, arXiv
-2305.08846); that scores along canaries are Gaussian, of Agrawal et al. (arXiv 2606.12733), who use
-it in the limit of many steps. Here no limit is taken, and no example is left out at random.
+2305.08846); that scores along canaries are Gaussian is due to Agrawal et al. (arXiv 2606.12733),
+who use it in the limit of many steps. Here no limit is taken, and no example is left out at random.
 """
 
 from __future__ import annotations
@@ -78,21 +78,21 @@ _CHECK: Final = Check(
 )
 CONFIDENCE: Final = 0.95
 _DIRECTIONS: Final = 512
-"""along which noise is looked at, in all steps together, where steps allow it"""
+"""Number of directions in which noise is examined, in all steps together, if steps allow it."""
 _LEAST: Final = 8
 _MOST: Final = 128
 _PAIRED: Final = 16
 _ENTRIES: Final = 1 << 24
 _DEPENDENT: Final = 1e-9
 _ROOM: Final = 1.0 - 2.0**-20
-"""rounding of stated deviations and of norms"""
+"""Covers the rounding of stated deviations and of norms."""
 _STEEPEST: Final = 50.0
 _Index = npt.NDArray[np.int64]
 
 
 @run_check(_CHECK)
 def epsilon(run: RecordedRun) -> Iterator[Finding]:
-    """The interval, and a report that it holds or is empty."""
+    """Yield the interval, and a report that it holds or is empty."""
     plan, claimed, decay = run.plan, claimed_epsilon(run.claims), decay_of(run)
     first = next(_batches(run), None)
     if plan is None or isinstance(claimed, str):
@@ -118,7 +118,7 @@ def epsilon(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _batches(run: RecordedRun) -> Iterator[Batch]:
-    """The batches of detailed steps, as far as they are known."""
+    """Yield the batches of detailed steps, as far as they are known."""
     for step in _detailed(run).values():
         if run.name(step) in run.whole_batches:
             found = batch_of(run, step)
@@ -127,7 +127,7 @@ def _batches(run: RecordedRun) -> Iterator[Batch]:
 
 
 def _detailed(run: RecordedRun) -> Mapping[int, Step]:
-    """The steps with weights and gradients before and after the noise, of the first rank."""
+    """Return the steps with weights and gradients before and after the noise, of the first rank."""
     found: dict[int, Step] = {}
     for step in run.steps:
         if step.weights_before and step.gradients.clean and step.gradients.noised:
@@ -137,7 +137,7 @@ def _detailed(run: RecordedRun) -> Mapping[int, Step]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chosen:
-    """The examples of one batch that are looked at, at every step, by their places in it."""
+    """The examples of one batch that are examined, at every step, by their places in it."""
 
     batch: Batch
     places: _Index
@@ -145,7 +145,8 @@ class _Chosen:
 
     @classmethod
     def of(cls, run: RecordedRun, batch: Batch, decay: float) -> _Chosen:
-        """Admissible ones with the longest gradients: before the noise of this step is drawn."""
+        """Choose admissible examples with the longest gradients, before the noise of this step is
+        drawn."""
         inside = np.ones(len(batch), dtype=np.bool_)
         inside[[place for place, _ in outside(batch.x, run.settings, run.graph.inputs)]] = False
         size = sum(group.dimension for group in run.claims.groups)
@@ -157,7 +158,7 @@ class _Chosen:
         return cls(batch, places[inside[places]][:count], decay)
 
     def index(self) -> _Index | None:
-        """Their numbers in the data; None where the batch does not state them."""
+        """Return their indices in the data; None if the batch does not state them."""
         parts = [part.index for part in self.batch.step.batches if part.examples]
         known = [part for part in parts if part is not None]
         return np.concatenate(known)[self.places] if len(known) == len(parts) else None
@@ -165,9 +166,10 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """What a step shows. shifts: ‖g/s‖ of each example, or of each pair where one is replaced.
+    """What a step shows.
 
-    square: of the noise along their gradients, in deviations, at most; over so many directions.
+    shifts: ‖g/s‖ of each example, or of each pair if one is replaced. square: an upper bound of the
+    squared noise along their gradients, in deviations; directions: over this many directions.
     """
 
     name: str
@@ -178,7 +180,8 @@ class _Seen:
 
     @classmethod
     def at(cls, run: RecordedRun, step: Step, chosen: _Chosen) -> _Seen | None:
-        """None where the claims do not apply to its weights, or its units are not known."""
+        """Observe one step; None if the claims do not apply to its weights, or its units are not
+        known."""
         scale = next((found for part in step.batches if (found := scale_of(run, part))), None)
         scale = scale or chosen.batch.scales[0][1]
         if not run.settled(run.name(step)).admissible:
@@ -214,9 +217,10 @@ def _replaces(run: RecordedRun) -> bool:
 
 
 def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mapping[str, float]]:
-    """The noise in its deviations, what rounding moved of it, and the deviation by parameter.
+    """Return the noise in its deviations, what rounding moved of it, and the deviation by
+    parameter.
 
-    Of the parameters that were noised and recorded: what others show is left out.
+    Only parameters that were noised and recorded are included.
     """
     before, after, by_tensor = step.gradients.clean, step.gradients.noised, noise_stds(run, step)
     if before is None or after is None:
@@ -238,10 +242,10 @@ def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mappin
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spent:
-    """What one example spends in the run. which: of those looked at, or pair of them.
+    """The privacy that one example spends in the run.
 
-    shifts: of the steps that may contain it, by the epochs of balls in bins. largest: the name of
-    the recorded step with the largest.
+    which: of the examined examples, or pairs of them. shifts: of the steps that may contain it, by
+    the epochs of balls in bins. largest: the name of the recorded step with the largest shift.
     """
 
     plan: TrainingPlan
@@ -253,7 +257,7 @@ class _Spent:
     def of(
         cls, run: RecordedRun, plan: TrainingPlan, seen: Sequence[_Seen], chosen: _Chosen
     ) -> _Spent | None:
-        """Of the example that spends most; None where the batches of a shuffle are not known."""
+        """Choose the example that spends most; None if the batches of a shuffle are not known."""
         numbers = np.array(sorted({step.number for step in run.steps}))
         at = np.searchsorted([item.number for item in seen], numbers, side="right") - 1
         numbers, at = numbers[at >= 0], at[at >= 0]
@@ -275,7 +279,7 @@ class _Spent:
         return cls(plan, which, parts, largest)
 
     def epsilon(self, noise: float) -> float:
-        """ε if the noise is that many times what is stated."""
+        """Return ε if the noise is this many times what is stated."""
         if noise == 0.0:
             return math.inf
         epochs = [shifts / noise for shifts in self.epochs]
@@ -289,7 +293,8 @@ class _Spent:
 
 
 def _present(run: RecordedRun, numbers: _Index, chosen: _Chosen) -> npt.NDArray[np.bool_] | None:
-    """Whether the batch of each step has each of the examples; None where that is not recorded."""
+    """Return whether the batch of each step has each of the examples; None if that is not
+    recorded."""
     members, index = members_of(run), chosen.index()
     if members is None or index is None:
         return None

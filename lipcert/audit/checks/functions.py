@@ -1,4 +1,4 @@
-"""Checks of functions of the user's own, with nothing of LipCert's network or bounds in between.
+"""Checks of a user's own functions, without LipCert's network or bounds.
 
 leave_one_out(gradients, x, y, sensitivity=0.25)  # gradients(x, y) → arrays by name
 batch_independence(function, x)                   # function(x) → one row for each example
@@ -18,7 +18,7 @@ from lipcert.errors import UsageError
 
 _Array: TypeAlias = npt.NDArray[Any]
 GradientFunction: TypeAlias = Callable[[_Array, _Array], Mapping[str, _Array]]
-"""examples and labels → the quantity that is noised, by name of the tensor"""
+"""Examples and labels → the quantity that is noised, by name of the tensor."""
 _WITHIN_ONE: Final = 2.0**-10
 _LEFT_OUT: Final = Check(
     "LC313",
@@ -40,16 +40,18 @@ def leave_one_out(
     sensitivity: float,
     examples: Iterable[int] | None = None,
 ) -> CheckReport:
-    """Leave one out (LC313): what a gradient function makes of one example less.
+    """Leave one out (LC313): how far a gradient function moves when one example is left out.
 
     Statement: f(x, y), the quantity that is noised, moves by at most Δ when one example is left
     out. Compared: ‖f(all) − f(all but i)‖, all tensors together, with Δ. This is what the
     definition of privacy compares.
+
     Threshold: suppose the claim holds, so that f is a sum of n terms of norm at most Δ each. Adding
     them in arithmetic of unit u, in any order, is off by at most γ_n·n·Δ, twice, and each term is
-    itself rounded; so the difference computed is at most Δ·(1 + 2n·γ_n + 2^-10), the last for
-    rounding within one gradient. What exceeds this violates. False alarms: none but a gradient that
-    rounding changes by more than a thousandth. Only the examples that are tried can be caught.
+    itself rounded; so the computed difference is at most Δ·(1 + 2n·γ_n + 2^-10), the last term for
+    rounding within one gradient. A larger difference is a violation. False alarms: none, except for
+    a gradient that rounding changes by more than a thousandth. Only the examples that are tried can
+    be caught.
 
     Args:
         examples: indices of those to try; None: all of them. The report names the worst.
@@ -78,12 +80,13 @@ def leave_one_out(
 
 
 def _copied(gradients: Mapping[str, _Array]) -> dict[str, _Array]:
-    """Arrays of their own: a function may return its buffers."""
+    """Copy the arrays: a function may return its buffers."""
     return {name: np.array(item) for name, item in gradients.items()}
 
 
 def _distance(first: Mapping[str, _Array], second: Mapping[str, _Array]) -> float:
-    """Euclidean, over all tensors; inf where one is not finite, so that it is never within."""
+    """Return the Euclidean distance over all tensors; inf if one is not finite, so that it never
+    passes."""
     if first.keys() != second.keys():
         raise UsageError("leave-one-out: the gradient function returns new names on each call")
     parts = [
@@ -101,8 +104,8 @@ def batch_independence(function: Callable[[_Array], _Array], x: _Array) -> Check
     the same i-th example at the same place and the others exchanged; bit for bit. Threshold: none.
     Both batches have one shape, so that the same kernels do the same operations on row i in the
     same order, whatever the numbers in other rows are. False alarms: none. A function that does not
-    repeat itself (dropout, atomic additions) is recognised by calling it twice, and leaves the
-    check inconclusive.
+    repeat itself (dropout, atomic additions) is recognised by calling it twice, and makes the check
+    inconclusive.
     """
     count = len(x)
     if count < 2:

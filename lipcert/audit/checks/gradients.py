@@ -1,14 +1,14 @@
 """Gradients at recorded weights: of single examples, and what their batch should have released.
 
-Of examples that are reduced alike, with their `Scale`, at one set of weights: the norm of what each
-adds to the quantity that is noised, and that quantity itself. The norms come from the norm engine,
-once for all that is asked of them; sums are plain backpropagation through the same ops with trained
-weights.
+For examples that are reduced alike, with their `Scale`, at one set of weights, a `Pass` computes
+the norm of what each adds to the quantity that is noised, and that quantity itself. The norms come
+from the norm engine, and are computed once; sums are plain backpropagation through the same ops
+with trained weights.
 
-Where the decay is inside the clip, ∇ℓ_i + λθ takes the place of ∇ℓ_i. Its norm follows, group by
-group, from ‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖², where ⟨∇ℓ_i, θ⟩ is the product of ∂ℓ_i/∂logits with
-the derivative of the logits in the direction θ: forward differentiation gives it for all examples
-at once. Invariant: each norm is off by its error at most.
+If the decay is inside the clip, ∇ℓ_i + λθ replaces ∇ℓ_i. Its norm follows, group by group, from
+‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖², where ⟨∇ℓ_i, θ⟩ is the product of ∂ℓ_i/∂logits with the derivative
+of the logits in the direction θ: forward differentiation gives it for all examples at once.
+Invariant: each norm is off by at most its error.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,12 +37,12 @@ from lipcert.measure.precision import Precision
 _CHUNK: Final = 128
 _Array = npt.NDArray[Any]
 Weighted: TypeAlias = tuple[tuple[str, ...], FloatArray]
-"""parameters in which a sum of losses is differentiated, and the weight of each loss"""
+"""Parameters in which a sum of losses is differentiated, and the weight of each loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """Parameters whose gradients are clipped together, and the group that they are a part of."""
+    """Parameters whose gradients are clipped together, and the group that they are part of."""
 
     group: str
     names: tuple[str, ...]
@@ -50,10 +50,11 @@ class Clipped:
 
 
 def clips_of(run: RecordedRun, claims: Claims) -> tuple[Clipped, ...]:
-    """The groups of the claims, or, under a flat clip, what the run declares to clip apart.
+    """Return the groups of the claims or, under a flat clip, what the run declares to clip
+    separately.
 
-    Parts that are clipped to c_1, c_2, … are together at most √Σc² long, which a flat account has
-    for its radius.
+    Parts that are clipped to c_1, c_2, … are together at most √Σc² long, which is the radius of a
+    flat account.
     """
     declared, premise = run.declared, claims.engine.premises.clip
     stability = declared.clip_stability
@@ -81,8 +82,8 @@ def _clips_of_groups(claims: Claims, stability: float | None = None) -> tuple[Cl
 class Gradients:
     """The network of the claims as it is trained, at one set of weights.
 
-    precision: float64, or the run's own. decay: λ, where ∇ℓ + λθ is what the run clips. clips: how,
-    by default as claimed. parameters: θ by name; those that are trained have gradients.
+    precision: float64, or the run's own. decay: λ, if ∇ℓ + λθ is what the run clips. clips: how it
+    clips, by default as claimed. parameters: θ by name; trained ones require gradients.
     """
 
     def __init__(
@@ -109,13 +110,14 @@ class Gradients:
         }
 
     def tensors(self, x: _Array, labels: _Array) -> tuple[Tensor, Tensor]:
-        """Examples and labels on the device."""
+        """Return examples and labels on the device."""
         device = self._arithmetic.device
         inputs = torch.from_numpy(x.astype(np.float64)).to(device, self._arithmetic.dtype)
         return inputs, torch.from_numpy(np.array(labels)).to(device)
 
     def norms(self, x: Tensor, targets: Tensor, inner: float) -> tuple[Measured, ...]:
-        """‖inner · ∇ℓ_i‖ of what each clip takes, before it.  # [examples] each"""
+        """Return ‖inner · ∇ℓ_i‖ of the gradients that each clip takes, before it.  # [examples]
+        each"""
         with self._arithmetic.active():
             found = self._engine.measure(x, lambda logits: self._loss(logits, targets, inner))
         plain = (joint([found.parameters[name] for name in part.names]) for part in self.clips)
@@ -129,9 +131,10 @@ class Gradients:
     def weighted(
         self, x: Tensor, targets: Tensor, inner: float, parts: Iterable[Weighted]
     ) -> Iterator[tuple[str, FloatArray]]:
-        """Σ w_i (inner · ∇ℓ_i + λθ) of each part, by name of the parameter, which may come twice.
+        """Yield Σ w_i (inner · ∇ℓ_i + λθ) of each part, by name of the parameter, which may occur
+        twice.
 
-        The weights come after every clip within the loss, so that none of them clips a weight.
+        The weights come after every clip within the loss, so that no weight is clipped.
         """
         with self._arithmetic.active():
             logits = self._output(x, self.parameters)
@@ -149,16 +152,16 @@ class Gradients:
                     yield name, float(np.sum(weights)) * self.decay * self._theta(name)
 
     def decay_length(self, names: Iterable[str]) -> float:
-        """λ‖θ‖ over some parameters."""
+        """Return λ‖θ‖ over some parameters."""
         squares = sum(np.sum(self._theta(name) ** 2) for name in names)
         return self.decay * float(np.sqrt(squares))
 
     def _decayed(self, plain: Measured, names: tuple[str, ...], products: FloatArray) -> Measured:
-        """‖∇ℓ_i + λθ‖ of one group, given ‖∇ℓ_i‖ and ⟨∇ℓ_i, θ⟩.  # [examples]
+        """Return ‖∇ℓ_i + λθ‖ of one group, given ‖∇ℓ_i‖ and ⟨∇ℓ_i, θ⟩.  # [examples]
 
-        Of the square, a share of the largest it could be is conceded to rounding: 2^-40, or 8·N·u,
-        N the longest sum in a product with these parameters, where u is so large. Its root is then
-        off by at most min(√d, d/root), d what is conceded.
+        For rounding, a share of the largest possible square is allowed: 2^-40, or 8·N·u, N the
+        longest sum in a product with these parameters, if u is so large. Its root is then off by at
+        most min(√d, d/root), d what is allowed.
         """
         length = self.decay_length(names)
         shapes = [self.parameters[name].shape for name in names]
@@ -172,9 +175,9 @@ class Gradients:
         return Measured(root, error)
 
     def _products(self, names: tuple[str, ...], x: Tensor, targets: Tensor) -> FloatArray:
-        """⟨∇ℓ_i, θ⟩ over some parameters.  # [examples]
+        """Return ⟨∇ℓ_i, θ⟩ over some parameters.  # [examples]
 
-        The fused kernels of attention are not differentiated forwards.
+        The fused kernels of attention do not support forward differentiation.
         """
         unfused = sdpa_kernel(SDPBackend.MATH)
         with self._arithmetic.active(), unfused, forward_ad.dual_level():
@@ -193,12 +196,12 @@ class Gradients:
         return found
 
     def _theta(self, name: str) -> FloatArray:
-        """The numbers of a parameter, as they are stored."""
+        """Return the numbers of a parameter as they are stored."""
         weights: FloatArray = self.parameters[name].detach().double().cpu().numpy()
         return weights
 
     def _loss(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
-        """inner · ℓ_i of logits, with the clip of the loss gradient.  # [examples]"""
+        """Return inner · ℓ_i of logits, with the clip of the loss gradient.  # [examples]"""
         clip = self._claims.settings.loss_clip
         return inner * per_example_loss(self._claims.engine.loss, logits, targets, clip)
 
@@ -212,14 +215,15 @@ class Gradients:
 
 
 def _in_own_direction(parameter: Tensor) -> Tensor:
-    """θ as a dual number θ + εθ."""
+    """Return θ as a dual number θ + εθ."""
     theta = parameter.detach()
     dual: Tensor = forward_ad.make_dual(theta, theta.clone())  # type: ignore[no-untyped-call]
     return dual
 
 
 class Pass:
-    """Some examples that are reduced alike; their norms are measured once, when first asked for."""
+    """Examples that are reduced alike; their norms are measured once, when they are first
+    needed."""
 
     def __init__(self, gradients: Gradients, x: _Array, labels: _Array, scale: Scale) -> None:
         self.scale = scale
@@ -230,7 +234,7 @@ class Pass:
         ]
 
     def contributions(self) -> Mapping[str, Measured]:
-        """‖outer · m(inner · ∇ℓ_i)‖ of each group.  # [examples] each"""
+        """Return ‖outer · m(inner · ∇ℓ_i)‖ of each group.  # [examples] each"""
         outer, chunks = self.scale.outer, [self._contributed(norms) for norms in self._norms]
         return {
             group.name: Measured(
@@ -241,18 +245,19 @@ class Pass:
         }
 
     def _contributed(self, norms: tuple[Measured, ...]) -> Mapping[str, Measured]:
-        """Of one chunk: what the clips leave of each group."""
+        """Return what the clips leave of each group of one chunk."""
         found: dict[str, list[Measured]] = {}
         for part, norm in zip(self._gradients.clips, norms, strict=True):
             found.setdefault(part.group, []).append(part.clip.measured(norm))
         return {name: joint(parts) for name, parts in found.items()}
 
     def lengths(self) -> FloatArray:
-        """‖inner · ∇ℓ_i‖ of all groups together, before clips of whole gradients.  # [examples]"""
+        """Return ‖inner · ∇ℓ_i‖ of all groups together, before clips of whole gradients.  #
+        [examples]"""
         return np.concatenate([joint(list(part)).norm for part in self._norms])
 
     def clip_slack(self) -> float:
-        """The `slack` of all clips together."""
+        """Return the `slack` of all clips together."""
         return self.scale.outer * sum(
             part.clip.slack(found)
             for norms in self._norms
@@ -260,7 +265,7 @@ class Pass:
         )
 
     def decayed(self) -> float:
-        """outer · Σ ‖λθ‖, each as short as its clip makes it."""
+        """Return outer · Σ ‖λθ‖, each term as short as its clip makes it."""
         gradients, lengths = self._gradients, 0.0
         if gradients.decay:
             for chunk in range(len(self._chunks)):
@@ -269,14 +274,14 @@ class Pass:
         return self.scale.outer * lengths
 
     def total(self) -> Mapping[str, FloatArray]:
-        """outer · Σ_i m(inner · ∇ℓ_i) by name of the trained parameter."""
+        """Return outer · Σ_i m(inner · ∇ℓ_i) by name of the trained parameter."""
         every = slice(None)
         return self._sum(
             part for chunk in range(len(self._chunks)) for part in self._gradients_of(chunk, every)
         )
 
     def single(self, place: int) -> Mapping[str, FloatArray]:
-        """What one example adds to the total."""
+        """Return what one example adds to the total."""
         chunk, row = divmod(place, _CHUNK)
         return self._sum(self._gradients_of(chunk, slice(row, row + 1)))
 
@@ -292,14 +297,15 @@ class Pass:
         return found
 
     def _gradients_of(self, chunk: int, rows: slice) -> Iterator[tuple[str, FloatArray]]:
-        """What its examples add to the sums, by name of the parameter; a name may come twice."""
+        """Yield what its examples add to the sums, by name of the parameter; a name may occur
+        twice."""
         gradients, (x, labels) = self._gradients, self._chunks[chunk]
         parts = [(names, weights[rows]) for names, weights in self._weighted(chunk)]
         inputs = gradients.tensors(x[rows], labels[rows])
         return gradients.weighted(*inputs, self.scale.inner, parts)
 
     def _weighted(self, chunk: int) -> Iterator[Weighted]:
-        """Each example weighted by its clip."""
+        """Yield parameters with the clip factor of each example."""
         clips = self._gradients.clips
         if all(part.clip.radius == np.inf for part in clips):
             names = tuple(name for part in clips for name in part.names)
@@ -310,7 +316,7 @@ class Pass:
 
     @cached_property
     def _norms(self) -> list[tuple[Measured, ...]]:
-        """Before clips of whole gradients, chunk by chunk."""
+        """Norms before clips of whole gradients, chunk by chunk."""
         gradients = self._gradients
         return [
             gradients.norms(*gradients.tensors(x, labels), self.scale.inner)
@@ -319,13 +325,13 @@ class Pass:
 
 
 def gradients_at(run: RecordedRun, name: str, decay: float) -> Gradients:
-    """The network at the settled weights of a step, clipped as there."""
+    """Return the network at the settled weights of a step, clipped as in that step."""
     at = run.settled(name)
     weights = run.weights(name) if at.weights is None else at.weights
     return Gradients(at.claims, weights, run.device, decay=decay, clips=clips_of(run, at.claims))
 
 
 def passes_of(gradients: Gradients, batch: Batch) -> list[Pass]:
-    """The micro-batches of a recorded batch."""
+    """Return the micro-batches of a recorded batch."""
     x, labels = batch.x, batch.labels
     return [Pass(gradients, x[rows], labels[rows], scale) for rows, scale in batch.scales]

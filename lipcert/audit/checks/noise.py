@@ -1,51 +1,52 @@
 """Noise (LC314): whether what was added is Gaussian noise of the stated standard deviation.
 
 Statement: z = (noised − clean)/s, s the stated deviation of a tensor at a step, has independent
-entries N(0, 1), independent of the clean gradient. What several ranks hold of one release is one
-noise. Compared, over the n entries of each tensor at each step, of all tensors of a step, of each
-tensor in all steps, and of the whole run:
+entries N(0, 1), independent of the clean gradient. If several ranks hold one release, its noise
+counts once. Compared, over the n entries of each tensor at each step, of all tensors of a step, of
+each tensor in all steps, and of the whole run:
 
-    size        Σz² is χ²_n, exactly, on either side
-    mean        (1 + Σz/(√n‖z‖))/2 is Beta((n − 1)/2, (n − 1)/2), exactly, whatever the size
+    size        Σz² is χ²_n, exactly; two-sided
+    mean        (1 + Σz/(√n‖z‖))/2 is Beta((n − 1)/2, (n − 1)/2), exactly, for any size
     leak        Σ_t ⟨z_t, c_t⟩/‖c_t‖ over T steps with clean gradients c_t is N(0, T), exactly:
-                c_t may depend on earlier noise, and each term is N(0, 1) whatever went before;
-                noise that knows the gradient hides less of it
+                c_t may depend on earlier noise, and each term is N(0, 1) given the past; noise
+                that depends on the gradient hides less of it
     shape       Σf(z), f the Hermite polynomials of degree 3 and 4, whose means are skewness and
                 excess of kurtosis, and the indicators of |z| > t, for each t of `_TAILS`; made
                 constant on some 2^12 cells, so that the moment generating function of f is a finite
-                sum, which Chernoff's bound takes, on either side; at single steps for n ≥ 1000
+                sum, to which Chernoff's bound applies; two-sided; at single steps for n ≥ 1000
     regularity  whether ‖z_t‖² of each tensor and step, and of all tensors of a step together,
-                varies as χ² of its entries does; this of rows and columns, and whether these are
-                independent, stands in `axes`
+                varies as χ² of its entries does; `axes` does the same for rows and columns, and
+                tests whether these are independent
 
     known       directions that c_t and earlier noise fix before z_t is drawn have their share of
                 it, exactly: Σ_t (Σz_t)²/n and Σ_t ⟨z_t, c_t⟩²/‖c_t‖² are χ²_T, ‖z_t‖² over
                 the half of the entries where |c_t| is larger, or smaller, is χ² of their number.
-                Each may be too small: noise that is centred, projected off the gradient, or placed
-                where that is small
+                Values that are too small show noise that is centred, projected off the gradient, or
+                placed where the gradient is small
     same        entries of the noise that are 0, or have the magnitude that they had at the step
                 before: ||z| − |z'|| ≤ w, w no less than the errors of both, of which that of z is
                 at most 2u(2|c|/s + 8), u the unit of the type, as far as |z| ≤ 8. Then they are
                 within 2w before rounding, which has at most the probability 0.8·4w; 2^-20 is added
-                for generators of few bits. Noise of at most 11 bits, as float16 has, beside a
-                gradient of as few is left out where magnitudes are compared
+                for generators of few bits. Noise of at most 11 bits, as in float16, beside a
+                gradient of as few is left out when magnitudes are compared
 
-Regularity and all below are of several steps. Rounding to the stored type may have moved z by e,
-entry by entry; of what that allows every test takes what favours the run. For the size that is
-Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape, f is the sum of a function that rises, and is
-taken at z − e, and of one that falls, taken at z + e, or the other way round.
+Regularity and the tests after it use several steps. Rounding to the stored type may have moved z by
+e, entry by entry; every test uses the value in this range that favours the run. For the size these
+are Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape, f is the sum of an increasing function,
+evaluated at z − e, and of a decreasing one, evaluated at z + e, or the other way round.
 
 Threshold: the tests of single steps share one `SHARE`, and those of all steps another: a test
-rejects below its share divided by the number of tests, so that a right run is blamed with at most
-that probability (union bound). A tensor whose difference is 0 everywhere, while s > 0, has no
+rejects below its share divided by the number of tests, so that a correct run is rejected with at
+most that probability (union bound). A tensor whose difference is 0 everywhere, while s > 0, has no
 noise; no chance is involved. The power of the tests of a whole run is stated for a chance of 1 in
 100 to miss: σ(1 − x) is seen if the quantile 0.99 of (1 − x)²·χ²_n lies where the test rejects; a
-shape if its mean of f, less 2.33 deviations, does; a clamp at t if no entry beyond it is too rare.
+shape if its mean of f, less 2.33 deviations, does; a clamp at t if it is too rare that no entry
+exceeds t.
 
 Too little noise, a mean, a leak or another shape are violations: the account does not hold. Too
-much noise is inconclusive, and so is then what its shape shows in the whole run: it costs accuracy
-and no privacy if it is noise, but the record does not tell it from a gradient that is not the
-recorded one.
+much noise is inconclusive, and so is then what its shape shows in the whole run: if it is noise, it
+costs accuracy and no privacy, but the record does not distinguish it from a clean gradient that was
+not the recorded one.
 """
 
 from __future__ import annotations
@@ -99,30 +100,32 @@ _FUNCTIONS: Final[Mapping[str, FloatArray]] = {
         **{f"share beyond {t}": np.where(np.abs(_MIDDLES) > t, 1.0, 0.0) for t in _TAILS},
     }.items()
 }
-"""of the middle of each cell, of mean 0 and deviation 1"""
+"""Values at the middle of each cell, of mean 0 and deviation 1."""
 _MISSED: Final = 0.01
 _USUAL: Final = 4.0
-"""deviations of a mean that are not looked at more closely"""
+"""Deviations of a mean below which it is not examined further."""
 _SHAPES: Final = (
     ("uniform noise", -0.249, 0.66),
     ("Laplace noise", 0.498, 3.93),
     ("sums of 12 uniform numbers", -0.0203, 0.88),
 )
-"""mean and deviation of the function for kurtosis under other laws of the same variance"""
+"""Mean and deviation of the function for kurtosis under other distributions of the same
+variance."""
 _LEAST: Final = 1e-300
 _BITS: Final = 11
 _KNOWN: Final = ("in its mean", "along the gradient", "at large gradients", "at small gradients")
 _SAME: Final = ("without noise", "with the noise of the step before")
 _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
-"""kinds of tests of all tensors that too much noise on one of them may fail"""
+"""Kinds of tests of all tensors that too much noise on one of them may fail."""
 _Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddedNoise:
-    """Noise on one tensor: noised − clean, flat. moved: bound of what rounding added, entrywise.
+    """Noise on one tensor: noised − clean, flat.
 
-    std: as stated; None where nothing is stated of this tensor.
+    moved: bound of what rounding added, entrywise. std: as stated; None if nothing is stated for
+    this tensor.
     """
 
     step: str
@@ -137,8 +140,11 @@ class AddedNoise:
 
     @property
     def has_few_bits(self) -> npt.NDArray[np.bool_]:
-        """Entries that lie on the grid of float16, or do so in deviations, and whose gradient does:
-        nothing of this stays unhidden, though such noise has equal entries by chance."""
+        """Which entries lie, with their gradient, on the grid of float16, also in units of the
+        deviation.
+
+        Such noise has equal entries by chance, and leaves nothing of such a gradient unhidden.
+        """
         std = self.std or 1.0
         parts = (self.noise, self.moved), (self.noise / std, self.moved / std)
         are_few = [_off_grid(values) <= slack for values, slack in parts]
@@ -147,15 +153,16 @@ class AddedNoise:
 
 
 def _off_grid(values: FloatArray) -> FloatArray:
-    """How far each value is from the next one of so many bits."""
+    """Return how far each value is from the nearest one of this many bits."""
     width = np.ldexp(1.0, np.frexp(values)[1] - _BITS)
     return np.asarray(np.abs(values - np.rint(values / width) * width), dtype=np.float64)
 
 
 def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
-    """The noise on every tensor that was recorded before and after it, in the order of the steps.
+    """Yield the noise on every tensor that was recorded before and after it, in the order of the
+    steps.
 
-    What several ranks hold of one release comes once.
+    If several ranks hold one release, its noise is yielded once.
     """
     seen: set[tuple[int, str, str]] = set()
     for step in run.steps:
@@ -186,12 +193,13 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
 
 @dataclass(slots=True, eq=False)
 class CountedNoise:
-    """What is counted of noise in units of its deviation, of one step or of several.
+    """Statistics of noise in units of its deviation, of one step or of several.
 
-    squares: at least, at most. within: entries in each cell, each as large as it may be, or as
-    small. leaks: of how many steps. varied: of the sizes of the steps. known: Σ of squares along
-    each of `_KNOWN`, at most, and how many they are. same: entries, how many are 0, or as they were
-    at the step before, and how many of these are expected. Memory does not grow with the entries.
+    squares: at least, at most. within: number of entries in each cell, with each as large as it may
+    be, or as small. leaks: number of steps. varied: of the sizes of the steps. known: Σ of squares
+    along each of `_KNOWN`, at most, and their degrees of freedom. same: number of entries, how many
+    are 0, or as they were at the step before, and how many of these are expected. Memory does not
+    grow with the entries.
     """
 
     entries: int = 0
@@ -215,8 +223,11 @@ class CountedNoise:
         clean: FloatArray,
         before: tuple[FloatArray, FloatArray] | None = None,
     ) -> CountedNoise:
-        """The noise of one step. e: what rounding moved; clean: all in units of the deviation;
-        before: z and e at the step before."""
+        """Return the statistics of one step.
+
+        e: what rounding moved; clean: all in units of the deviation; before: z and e at the step
+        before.
+        """
         size = np.abs(z)
         least, most = np.maximum(size - e, 0.0), size + e
         squares = np.array([least @ least, most @ most])
@@ -256,14 +267,17 @@ class CountedNoise:
         return found
 
     def add(self, other: CountedNoise) -> None:
-        """Count the noise of further steps as well."""
+        """Add the statistics of further steps."""
         for item in fields(self):
             total = getattr(self, item.name)
             total += getattr(other, item.name)
             setattr(self, item.name, total)
 
     def at_one_step(self, *, of_one: bool) -> Iterator[ChanceTest]:
-        """The tests of single steps; of_one: tensor."""
+        """Yield the tests of single steps.
+
+        of_one: whether this is the noise on one tensor.
+        """
         if self.square == 0.0:
             what = "no noise was added at all"
             yield ChanceTest(-math.inf, what, numbers=(0.0, 1.0), kind="size")
@@ -274,7 +288,7 @@ class CountedNoise:
             yield from self._shape()
 
     def tests(self) -> Iterator[ChanceTest]:
-        """All of them; as many for every tensor."""
+        """Yield all tests; as many for every tensor."""
         yield from self._size()
         yield from self._mean_and_leak()
         yield from self._shape()
@@ -331,7 +345,7 @@ class CountedNoise:
 
 
 def _log_mean(f: FloatArray, entries: int, mean: float, *, upper: bool) -> float:
-    """ln of a bound of the probability that the mean of f is so large, or so small."""
+    """Return ln of a bound of the probability that the mean of f is so large, or so small."""
     root = math.sqrt(entries)
     if abs(mean) * root < _USUAL:
         return 0.0
@@ -344,7 +358,7 @@ def _log_mean(f: FloatArray, entries: int, mean: float, *, upper: bool) -> float
 
 @run_check(_CHECK, keeps_passes=True)
 def noise(run: RecordedRun) -> Iterator[Finding]:
-    """A report for each place that fails at a single step, or a pass; and those of all steps."""
+    """Report each place that fails at a single step, or a pass; and the results of all steps."""
     pool, tests, tensors = Pool(), list[ChanceTest](), 0
     silent: dict[str, None] = {}
     for _, group in groupby(added_noises(run), key=lambda item: item.step):
@@ -369,7 +383,7 @@ def noise(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _at(where: str, entries: int, test: ChanceTest) -> ChanceTest:
-    """A test of the noise on one tensor, or on all, at a step or in all steps, with its place."""
+    """Add to a test of the noise on one tensor, or on all, its place: one step or all steps."""
     chance = ""
     if test.log_chance > -math.inf:
         power = power_of_ten(max(test.log_chance, math.log(_LEAST)))
@@ -378,7 +392,7 @@ def _at(where: str, entries: int, test: ChanceTest) -> ChanceTest:
 
 
 def _of_steps(tests: list[ChanceTest], tensors: int) -> tuple[CheckReport, ...]:
-    """A report of each place that fails at a single step, or one pass."""
+    """Report each place that fails at a single step, or one pass."""
     if not tests:
         return ()
     failed = [test for test in tests if test.is_too_rare(SHARE / len(tests))]
@@ -403,13 +417,13 @@ class Pool:
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
     axes: Axes = field(default_factory=Axes)
     last: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
-    """z and e of each tensor at the step before"""
+    """z and e of each tensor at the step before."""
     steps: set[int] = field(default_factory=set)
 
     def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
-        """Count the noises of one rank at one step; the tests of this step.
+        """Add the noises of one rank at one step, and return the tests of this step.
 
-        One rank counts for all, which release one thing.
+        One rank counts for all, since they make one release.
         """
         tests: list[ChanceTest] = []
         scaled: dict[str, tuple[FloatArray, FloatArray, FloatArray]] = {}
@@ -458,14 +472,14 @@ class Pool:
     def _before(
         self, name: str, few: npt.NDArray[np.bool_] | None
     ) -> tuple[FloatArray, FloatArray] | None:
-        """z and e of a tensor at the step before; nothing is like what is left out."""
+        """Return z and e of a tensor at the step before; excluded entries never match."""
         if few is None or len(few) != len(self.last[name][0]):
             return None
         z, e = self.last[name]
         return np.where(few, math.inf, z), e
 
     def reports(self) -> tuple[CheckReport, ...]:
-        """A report on each tensor that fails and on the run, the worst first; or one pass."""
+        """Report each tensor that fails, and the run, the worst first; or one pass."""
         if not self.steps:
             return ()
         every = np.sum([item.varied for item in self.tensors.values()], axis=0)
@@ -511,7 +525,8 @@ class Pool:
 
 
 def _worst(tests: Sequence[ChanceTest], limit: float) -> ChanceTest:
-    """The rarest, a size that fails before all others, since it explains them, but for a mean."""
+    """Return the rarest test; a size that fails comes first, since it explains all others except a
+    mean."""
     failed = [test for test in tests if test.log_chance < limit]
     sizes = [test for test in failed if test.kind == "size"]
     if any(test.verdict is Verdict.INCONCLUSIVE for test in sizes):
@@ -520,7 +535,7 @@ def _worst(tests: Sequence[ChanceTest], limit: float) -> ChanceTest:
 
 
 def _powers(noise: CountedNoise, seen: list[str], limit: float) -> str:
-    """What the tests of the run would have seen, and what not."""
+    """Say which faults the tests of the run would have seen, and which not."""
     unseen: list[str] = []
     n = noise.entries
     for name, mean, deviation in _SHAPES:
@@ -542,19 +557,19 @@ def _powers(noise: CountedNoise, seen: list[str], limit: float) -> str:
 
 
 def _too_small(entries: int, limit: float) -> str:
-    """By how much noise has to be too small for its size to be noticed."""
+    """Return by how much noise has to be too small for its size to be noticed."""
     rejected = float(chi2.ppf(math.exp(limit) / 2.0, entries))
     share = 1.0 - math.sqrt(rejected / float(chi2.ppf(1.0 - _MISSED, entries)))
     return f"{100.0 * share:.2g} %"
 
 
 def _either(log_chance: float) -> float:
-    """Of two tails."""
+    """Return the log-probability of two tails."""
     return _at_most(math.log(2.0) + log_chance)
 
 
 def _at_most(log_chance: float | FloatArray) -> float:
-    """A probability that underflows is at most the least that is stated."""
+    """Replace a probability that underflows by the smallest one that is stated."""
     found = min(0.0, float(log_chance))
     return found if math.isfinite(found) else math.log(_LEAST)
 

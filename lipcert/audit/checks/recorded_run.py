@@ -2,13 +2,13 @@
 
 A check is a generator: it yields a report for each thing that it compared, and a sentence for each
 thing that it could not compare. `RunCheck` is the one loop around it. The docstring of a check
-states what is claimed, the statistic, the threshold, and how often a right run is blamed.
+states what is claimed, the statistic, the threshold, and how often a correct run is rejected.
 
 What is noised is outer · Σ_i m(inner · ∇ℓ_i), m being what the mechanism does to one example: a
 clip inside the backward pass sees the loss as it was reduced, so that a mean divides before it, and
-dividing the clip's radius again counts the divisor twice. With the decay inside the clip m sees
-∇ℓ_i + λθ. Invariant: all ranks of a step make one release: what is noised is the sum over their
-batches, of which some may be empty.
+dividing the clip's radius again counts the divisor twice. With the decay inside the clip, m is
+applied to ∇ℓ_i + λθ. Invariant: all ranks of a step make one release: what is noised is the sum
+over their batches, some of which may be empty.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
 
 FEW: Final = 4
-"""places that are named where a check fails at many"""
+"""Number of places that are named if a check fails at many."""
 NO_DECAY: Final = "the run does not state λ; use recorder.declare(weight_decay=…)"
 
 
@@ -56,7 +56,7 @@ class Checked:
 
 
 def joined(*parts: Checked) -> Checked:
-    """All of them in order; a sentence that several would say is said once."""
+    """Join the parts in order; equal sentences are kept once."""
     return Checked(
         tuple(report for part in parts for report in part.reports),
         tuple(dict.fromkeys(text for part in parts for text in part.not_done)),
@@ -66,7 +66,10 @@ def joined(*parts: Checked) -> Checked:
 
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """A recorded run and the claims that are made of it; device: where gradients are computed."""
+    """A recorded run and the claims about it.
+
+    device: where gradients are computed.
+    """
 
     claims: Claims
     tensors: RecordedTensors
@@ -76,23 +79,26 @@ class RecordedRun:
     def of(
         cls, claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
     ) -> RecordedRun:
-        """The run of a trace; data: the data set, for a trace that names its examples."""
+        """Return the run of a trace.
+
+        data: the data set, for a trace that names its examples.
+        """
         graph, settings = claims.engine.graph, claims.settings
         return cls(claims, RecordedTensors(trace, graph, data, settings), device)
 
     @property
     def trace(self) -> Trace:
-        """What was recorded, line by line."""
+        """The trace: what was recorded, line by line."""
         return self.tensors.trace
 
     @property
     def settings(self) -> Settings:
-        """The settings that the claims are conditional on."""
+        """The settings on which the claims depend."""
         return self.claims.settings
 
     @property
     def graph(self) -> Graph:
-        """The network as the run evaluates it, clips included."""
+        """The network as the run evaluates it, including clips."""
         return self.claims.engine.graph
 
     @property
@@ -107,7 +113,7 @@ class RecordedRun:
 
     @cached_property
     def noises(self) -> Mapping[int, Noise]:
-        """What is stated of the noise of each step, by the first rank that says anything."""
+        """The stated noise of each step, by the first rank that states it."""
         found: dict[int, Noise] = {}
         for step in self.steps:
             if step.noise is not None:
@@ -116,12 +122,12 @@ class RecordedRun:
 
     @cached_property
     def plan(self) -> TrainingPlan | None:
-        """The run that was accounted for, where the claims describe one completely."""
+        """The run that was accounted for, if the claims describe one completely."""
         return known_plan(self.settings)
 
     @cached_property
     def multiplier(self) -> float | None:
-        """σ as the claims or else the run itself state it; None where neither does."""
+        """σ as the claims or else the run itself state it; None if neither does."""
         settings = self.settings
         if settings.noise_multiplier is not None:
             return settings.noise_multiplier
@@ -141,20 +147,21 @@ class RecordedRun:
         return self.tensors.names
 
     def name(self, step: Step) -> str:
-        """What a step is called."""
+        """Return the name of a step."""
         return step_name(self.trace, step)
 
     def weights(self, name: str) -> Mapping[str, FloatArray]:
-        """Weights by the graph's names."""
+        """Return weights by the graph's names."""
         return self.tensors.weights(name)
 
     def settled(self, name: str) -> Settled:
-        """Weights, drawn into their constraints where rounding left them outside, and claims."""
+        """Return weights, scaled into their constraints if only rounding left them outside, and
+        claims."""
         return settled_at(self.claims, self.tensors, name)
 
 
 Finding: TypeAlias = CheckReport | EpsilonInterval | str
-"""a report, what is known of ε, or a sentence that says what could not be compared, and why"""
+"""A report, an interval of ε, or a sentence that says what could not be compared, and why."""
 Finder: TypeAlias = Callable[[RecordedRun], Iterable[Finding]]
 
 
@@ -162,8 +169,8 @@ Finder: TypeAlias = Callable[[RecordedRun], Iterable[Finding]]
 class RunCheck:
     """A check of recorded runs; `find` yields its findings.
 
-    most: so many places are named, the worst first; None: all of them, in order. keeps_passes:
-    whether a pass stands beside failures, because it is of something else.
+    most: the number of places that are named, the worst first; None: all of them, in order.
+    keeps_passes: whether passes are kept beside failures, because they concern something else.
     """
 
     check: Check
@@ -172,7 +179,7 @@ class RunCheck:
     keeps_passes: bool = False
 
     def __call__(self, run: RecordedRun) -> Checked:
-        """What the check finds in a run."""
+        """Return what the check finds in a run."""
         found = list(self.find(run))
         reports = [item for item in found if isinstance(item, CheckReport)]
         missing = [f"{self.check.name}: {item}" for item in found if isinstance(item, str)]
@@ -189,12 +196,12 @@ class RunCheck:
 def run_check(
     check: Check, *, most: int | None = None, keeps_passes: bool = False
 ) -> Callable[[Finder], RunCheck]:
-    """Make a check of the generator below."""
+    """Turn the generator below into a check."""
     return lambda find: RunCheck(check, find, most, keeps_passes)
 
 
 def shortened(reports: Sequence[CheckReport], most: int = FEW) -> tuple[CheckReport, ...]:
-    """The first few; the last of them says how many more there are."""
+    """Return the first few reports; the last of them says how many more there are."""
     kept = list(reports[:most])
     more = len(reports) - len(kept)
     if more:
@@ -206,44 +213,45 @@ _Array = npt.NDArray[Any]
 
 
 def exact(recorded: _Array) -> FloatArray:
-    """A recorded tensor in float64."""
+    """Return a recorded tensor in float64."""
     return np.asarray(recorded, dtype=np.float64)
 
 
 def roundoff(array: _Array) -> float:
-    """Unit roundoff of the type of a tensor, 2^-53 for any but a float."""
+    """Return the unit roundoff of the type of a tensor, 2^-53 for any but a float."""
     return float(np.finfo(array.dtype).eps) / 2.0 if array.dtype.kind == "f" else 2.0**-53
 
 
 def stored_roundoff(step: Step, recorded: _Array) -> float:
-    """Unit roundoff of the type in which a run stores a tensor; bfloat16 is read as float32."""
+    """Return the unit roundoff of the type in which a run stores a tensor; bfloat16 is read as
+    float32."""
     halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
     return max(roundoff(recorded), 2.0**-8 if halved else 0.0)
 
 
 def norm_of(tensor: FloatArray) -> float:
-    """Its Euclidean norm, as one vector."""
+    """Return the Euclidean norm of all entries."""
     return float(np.linalg.norm(tensor.reshape(-1)))
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What is noised is outer · Σ_i m(inner · ∇ℓ_i)."""
+    """The factors in outer · Σ_i m(inner · ∇ℓ_i), the quantity that is noised."""
 
     inner: float
     outer: float
 
     @property
     def divisor(self) -> float:
-        """What the sum of the gradients is divided by, clips aside."""
+        """What the sum of the gradients is divided by, apart from clips."""
         return 1.0 / (self.inner * self.outer)
 
 
 def scale_of(run: RecordedRun, batch: RecordedBatch) -> Scale | None:
-    """The scale of a batch.
+    """Return the scale of a batch; None if it is not recorded.
 
-    Under gradient clipping the gradients of the examples are taken apart before they are clipped,
-    so that the reduction of the loss says nothing: without a divisor the clipped sum is noised.
+    Under gradient clipping the per-example gradients are separated before they are clipped, so that
+    the reduction of the loss does not matter: without a divisor the clipped sum is noised.
     """
     declared, count = run.declared, batch.examples or 0
     reduction = batch.reduction or declared.reduction
@@ -258,26 +266,27 @@ def scale_of(run: RecordedRun, batch: RecordedBatch) -> Scale | None:
 
 
 def claimed_divisor(settings: Settings) -> float:
-    """What the claims divide the sum of the gradients by."""
+    """Return what the claims divide the sum of the gradients by."""
     return float(settings.batch_size or 1) if settings.reduction == "mean" else 1.0
 
 
 def decays_inside(settings: Settings) -> bool:
-    """Whether what is clipped is ∇ℓ + λθ."""
+    """Whether ∇ℓ + λθ is what is clipped."""
     return settings.enforced.clips_gradients and settings.decay == "inside"
 
 
 def decay_of(run: RecordedRun) -> float | None:
-    """λ, where ∇ℓ + λθ is what the run clips, otherwise 0; None where the run does not say."""
+    """Return λ if ∇ℓ + λθ is what the run clips, otherwise 0; None if the run does not state it."""
     return run.declared.weight_decay if decays_inside(run.settings) else 0.0
 
 
 def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
-    """Standard deviation of the noise by recorded tensor; where it is not known, there is no key.
+    """Return the standard deviation of the noise by recorded tensor; without a key if it is not
+    known.
 
     A group is one that the run declares, one of the claims, or a single tensor; a single entry
-    under any other name applies to everything. step: None for what the run declares. Where a rank
-    states nothing for a step, what the others state counts: all of them release one thing.
+    under any other name applies to everything. step: None for what the run declares. If a rank
+    states nothing for a step, the statements of other ranks count: all of them make one release.
     """
     noise = None if step is None else step.noise or run.noises.get(step.number)
     stated = run.declared.noise_std if noise is None else noise.std
@@ -292,7 +301,7 @@ def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
 
 
 def group_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
-    """The smallest noise on any tensor of each group of the claims, where all have some."""
+    """Return the smallest noise on any tensor of each group of the claims that has noise on all."""
     by_tensor = noise_stds(run, step)
     tensors = {group.name: _recorded(run, group) for group in run.claims.groups}
     return {
@@ -316,7 +325,7 @@ def _recorded(run: RecordedRun, group: Group) -> tuple[str, ...]:
 
 
 def stated_noise(run: RecordedRun) -> Iterator[tuple[str, Step | None]]:
-    """Every different statement of the noise with where it stands first."""
+    """Yield every different statement of the noise, with its first place."""
     seen: set[tuple[tuple[str, float], ...]] = set()
     if run.declared.noise_std:
         yield "the declaration", None
@@ -339,7 +348,7 @@ class Batch:
     x: _Array
     labels: _Array
     scales: tuple[tuple[slice, Scale], ...]
-    """of its micro-batches"""
+    """The scales of its micro-batches."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -347,7 +356,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """What all ranks do in one step. batches: of the ranks that drew any example."""
+    """What all ranks do in one step.
+
+    batches: of the ranks that drew any example.
+    """
 
     name: str
     steps: tuple[Step, ...]
@@ -365,12 +377,13 @@ class Release:
 
     @property
     def examples(self) -> int:
-        """How many examples all ranks have."""
+        """The number of examples of all ranks."""
         return sum(len(batch) for batch in self.batches)
 
 
 def batch_of(run: RecordedRun, step: Step) -> Batch | str | None:
-    """The batch of one rank; a sentence why it cannot be computed again; None: not recorded."""
+    """Return the batch of one rank; a sentence if it cannot be computed again; None if not
+    recorded."""
     name = run.name(step)
     if name not in run.whole_batches:
         return None
@@ -392,7 +405,8 @@ def batch_of(run: RecordedRun, step: Step) -> Batch | str | None:
 
 
 def releases(run: RecordedRun) -> Iterator[Release]:
-    """Every step of which a clean gradient, and the batches and weights of all ranks, are known."""
+    """Yield every step for which a clean gradient, and batches and weights of all ranks, are
+    known."""
     ranks: dict[int, list[Step]] = {}
     for step in run.steps:
         ranks.setdefault(step.number, []).append(step)

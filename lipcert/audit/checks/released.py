@@ -1,24 +1,24 @@
-"""Released (LC314, LC311): whether what the optimizer applied is what was noised, and one thing.
+"""Released (LC314, LC311): whether the optimizer applied exactly the one gradient that was noised.
 
-Statement: all ranks of a step hold one noised gradient: if each adds noise of its own, every rank
-makes a release, and together they hide less than one. At every step that records both, the applied
-gradient of every tensor is the noised one times one positive number, the same for all tensors of
-the step (a division by the batch size, say).
-There is no other tensor that the optimizer trains: one with a clean gradient is a violation.
-That number follows from public ones: neither from the batch at hand, nor from its gradient.
+Statement: all ranks of a step hold the same noised gradient: if each adds noise of its own, every
+rank makes a release, and together they hide less than one. At every step that records both, the
+applied gradient of every tensor is the noised one times one positive number, the same for all
+tensors of the step (such as a division by the batch size). The optimizer trains no other tensor: a
+further one with a clean gradient is a violation. The number is computed from public numbers,
+neither from the current batch nor from its gradient.
 Compared: noised gradients of ranks, bit for bit; the applied gradients a with c·n, n the noised
 ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors; and c from step to step.
 
 Threshold: multiplying n by a number and storing the result is off by at most three roundings of
 every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ for each tensor, u the unit of the
-type of a. A violation is a c, different between steps, that times or over a number
-which the trace has of each step, and which is private, is the same at all of them, up to 2^-18: the
-number of examples, the norm of the clean gradient, the loss. A c that is smaller only where it
-makes ‖a‖ the same, up to 2^-10, clips the noised gradient, and is harmless. Any other c that
-changes, or is 0, is inconclusive, since the record does not say what it follows from. False alarms:
-none, unless the run changes gradients after the noise in another way (a clip of entries, a weight
-decay), which is harmless, and cannot be distinguished from a release without noise: so a difference
-is a violation only where a is closer to the clean gradient than to the noised one.
+type of a. A violation is a c that differs between steps, and whose product with, or quotient by, a
+private number that the trace has for each step is the same at all of them, up to 2^-18: the number
+of examples, the norm of the clean gradient, the loss. A c that is smaller only where it makes ‖a‖
+the same, up to 2^-10, clips the noised gradient, and is harmless. Any other c that changes, or is
+0, is inconclusive, since the record does not show what determines it. False alarms: none, unless
+the run changes gradients after the noise in another way (a clip of entries, a weight decay), which
+is harmless, and cannot be distinguished from a release without noise: so a difference is a
+violation only if a is closer to the clean gradient than to the noised one.
 """
 
 import math
@@ -56,7 +56,7 @@ _Tensors = Mapping[str, npt.NDArray[Any]]
 
 @run_check(_CHECK, most=FEW)
 def released(run: RecordedRun) -> Iterator[Finding]:
-    """A report for every step that applied something else than what was noised, or a pass."""
+    """Report every step that applied something else than what was noised, or a pass."""
     compared = 0
     yield from _several(run)
     yield from _multiples(run)
@@ -76,7 +76,7 @@ def released(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _several(run: RecordedRun) -> Iterator[CheckReport]:
-    """Steps of which two ranks hold different noised gradients."""
+    """Report steps at which two ranks hold different noised gradients."""
     first: dict[int, tuple[str, Blob]] = {}
     for step in run.steps:
         noised = step.gradients.noised
@@ -94,7 +94,7 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
 
 @dataclass(frozen=True, slots=True)
 class _Multiple:
-    """c of one step, ‖n‖, and private numbers of the step by what they are."""
+    """c of one step, ‖n‖, and private numbers of the step by their descriptions."""
 
     step: str
     factor: float
@@ -103,7 +103,7 @@ class _Multiple:
 
 
 def _multiples(run: RecordedRun) -> Iterator[CheckReport]:
-    """What the noised gradient is multiplied with, where that changes between steps."""
+    """Report the factor of the noised gradient, if it changes between steps."""
     sizes = Counter[int]()
     for step in run.steps:
         sizes[step.number] += step.examples
@@ -174,7 +174,7 @@ def _length(tensors: list[FloatArray]) -> float:
 
 
 def _are_one(numbers: list[float], share: float = _AS_ONE) -> bool:
-    """Whether they are the same, but for a share of the largest."""
+    """Whether the numbers are equal up to a share of the largest."""
     return not numbers or max(numbers) - min(numbers) <= share * max(map(abs, numbers))
 
 
@@ -203,7 +203,7 @@ def _faults(
 def _never_noised(
     run: RecordedRun, step: Step, clean: _Tensors, noised: _Tensors, applied: _Tensors
 ) -> Iterator[CheckReport]:
-    """What the optimizer takes besides what was noised."""
+    """Report what the optimizer applies besides what was noised."""
     groups = () if step.optimizer is None else step.optimizer.groups
     trained = {name for group in groups for name in group.parameters} or applied.keys()
     for name in sorted(trained & applied.keys() - noised.keys()):
@@ -220,18 +220,19 @@ def _never_noised(
 
 
 def _is_closer(applied: FloatArray, clean: FloatArray, noised: FloatArray) -> bool:
-    """Whether the direction of what was applied is rather that of the clean gradient."""
+    """Whether the direction of what was applied is closer to the clean gradient than to the noised
+    one."""
     return _distance(applied, clean) < _distance(applied, noised)
 
 
 def _distance(a: FloatArray, b: FloatArray) -> float:
-    """The distance from a to the closest positive multiple of b."""
+    """Return the distance from a to the closest positive multiple of b."""
     square = float(np.vdot(b, b))
     return norm_of(a - max(0.0, float(np.vdot(a, b)) / square if square else 0.0) * b)
 
 
 def _factor(pairs: list[tuple[FloatArray, FloatArray]]) -> float:
-    """c for pairs (a, n)."""
+    """Return c for pairs (a, n)."""
     square = sum(float(np.vdot(n, n)) for _, n in pairs)
     product = sum(float(np.vdot(a, n)) for a, n in pairs)
     return product / square if square else 1.0

@@ -1,19 +1,20 @@
-"""Repeated values: whether one noise has the magnitudes of another, in whatever order.
+"""Repeated values: whether one noise has the magnitudes of another, in any order.
 
 Statement: entries of two noises are independent N(0, 1) in units of their deviations. Then |z| has
 a density of at most 2φ(0) < 0.8. Compared: the magnitudes a_k of K ≤ 2^12 entries of the first
 noise, with those of the first 2^16 entries of the second one. An entry of magnitude at most 8 hits
-if it is within w of an a_k. So permuted, mirrored, transposed noises are found, noises that differ
-in signs alone, and those from a table of few values.
+if it is within w of an a_k. This finds permuted, mirrored and transposed noises, noises that differ
+only in signs, and those from a table of few values.
 
-Threshold: what was rounded is off by e ≤ 4u|c|/s + 16u for the second noise, which follows from its
-clean gradient c, known before it was drawn; w is no smaller than this and the error of the first
-together. An entry that hits is within 2w of an a_k before rounding, which has at most the
-probability 0.8·4w·K. Generators of float32 may draw magnitudes of 22 bits, each with at most 2^-22:
-w is at least 2^-20, so that 4w·K bounds the probability of these, too (`log_hits`).
-One noise is compared with itself, too: with its first half, where K is smaller, that what follows.
-So noise of few bits is found, which leaves the last bits of a gradient that has more of them.
-Noise of few bits beside a gradient of as few does not count, which is fewer hits.
+Threshold: rounding moves an entry by e ≤ 4u|c|/s + 16u in the second noise, which follows from its
+clean gradient c, known before it was drawn; w is at least the sum of this and the error of the
+first. An entry that hits is within 2w of an a_k before rounding, which has at most the probability
+0.8·4w·K. Generators of float32 may draw magnitudes of 22 bits, each with at most 2^-22: w is at
+least 2^-20, so that 4w·K bounds the probability of these, too (`log_hits`).
+
+A noise is also compared with itself: K entries of its first half with the entries after them. This
+finds noise of few bits, which does not hide the last bits of a gradient that has more of them.
+Noise of few bits beside a gradient of as few is not counted, which only means fewer hits.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _LEAST_WIDTH: Final = 2.0**-20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Magnitudes of a noise. probes: some of the first half, in order, off by at most `error` each;
-    probed: they come before this place.
+    """Magnitudes of a noise.
 
-    reach: e of each magnitude, as its clean gradient has it. counts: which may hit.
+    probes: some of the first half, in order, each off by at most `error`; probed: they come before
+    this place. reach: e of each magnitude, from its clean gradient. counts: which may hit.
     """
 
     magnitudes: FloatArray
@@ -51,7 +52,7 @@ class Values:
 
     @classmethod
     def of(cls, item: AddedNoise, most: int = _ENTRIES) -> Self | None:
-        """Of so many entries; None where its deviation is not stated."""
+        """Return the values of this many entries; None if its deviation is not stated."""
         if not item.std:
             return None
         noise, clean, moved = (
@@ -68,7 +69,10 @@ class Values:
         return cls(np.abs(z), probes, int(precise[-1]) + 1, largest, reach, fine)
 
     def in_other(self, other: Values, what: str, where: str, most: int) -> ChanceTest:
-        """Whether another noise has these magnitudes, or the same one behind them. what: both."""
+        """Test whether another noise has these magnitudes, or the same noise has them further on.
+
+        what: a description of both.
+        """
         some = slice(self.probed if other is self else 0, most)
         probes, b = self.probes, other.magnitudes[some]
         width = np.maximum(self.error + other.reach[some], _LEAST_WIDTH)

@@ -1,13 +1,14 @@
-"""What batches show of their sampler (LC311): sizes and members against the stated sampling.
+"""What batches show about their sampler (LC311): sizes and members, compared with the stated
+sampling.
 
 Compared exactly: sizes of batches that are not Poisson, members within a batch, the data set, and
-epochs. Compared by chance: the sizes of Poisson batches, and members of Poisson batches
-and of those drawn without replacement (see `draws`). An epoch may be in any order,
-also a fixed one: nothing of it is left to chance. After an interruption a new one may begin, which
-counts among those that were accounted for.
+epochs. Compared by chance: the sizes of Poisson batches, and members of Poisson batches and of
+those drawn without replacement (see `draws`). An epoch may be in any order, including a fixed one:
+no test by chance applies to it. After an interruption a new epoch may begin, which counts among
+those that were accounted for.
 
 Threshold: each of these tests by chance has an equal part of one `SHARE`, whether it can be done or
-not, so that all of them together raise a false alarm with at most that (see `chance`).
+not, so that all of them together raise a false alarm with at most that probability (see `chance`).
 """
 
 from collections import Counter, deque
@@ -33,7 +34,7 @@ from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
 OF_EACH: Final = SHARE / 11.0
-"""the share of each test: four are of sizes, seven of members"""
+"""The share of each test: four are of sizes, seven of members."""
 _CHECK: Final = Check(
     "LC311",
     "schedule",
@@ -43,7 +44,8 @@ _Index = npt.NDArray[np.int64]
 
 
 def sampled(run: RecordedRun) -> Iterator[Finding]:
-    """Everything that contradicts the sampling of the account, and passes of what was compared."""
+    """Yield everything that contradicts the sampling of the account, and passes of what was
+    compared."""
     way = stated_sampling(run)
     dataset = run.settings.dataset_size or run.declared.dataset_size
     expected = run.settings.batch_size or run.declared.batch_size
@@ -88,7 +90,10 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _bin_faults(epochs: Epochs, present: int, members: Members) -> Iterator[Finding]:
-    """present: how many examples there are to be put into bins."""
+    """Yield faults of balls in bins.
+
+    present: the number of examples that are put into bins.
+    """
     found = repeated_or_missing(epochs, present, members)
     if found is not None:
         yield _CHECK.failed(found[0], f"step {found[1]}")
@@ -106,9 +111,10 @@ def _size_faults(
     epoch: int,
     fills: bool,
 ) -> Iterator[CheckReport]:
-    """epoch: full batches of an epoch, whose last one may be short.
+    """Yield the first batch of a wrong size.
 
-    fills: there are as many examples as were accounted for; otherwise some places are empty.
+    epoch: number of full batches in an epoch, whose last one may be short. fills: there are as many
+    examples as were accounted for; otherwise some places are empty.
     """
     if way is Sampling.POISSON:
         yield from _rarest(size_tests(present, min(1.0, rate), sizes))
@@ -130,7 +136,7 @@ def _size_faults(
 
 
 def _index_faults(dataset: int, members: Members) -> Iterator[CheckReport]:
-    """An example that there is not, or one that stands in a batch twice."""
+    """Report an example that does not exist, or one that is in a batch twice."""
     for number, index in members:
         if len(index) and int(index.max()) >= dataset:
             yield _CHECK.failed(
@@ -153,13 +159,15 @@ def _index_faults(dataset: int, members: Members) -> Iterator[CheckReport]:
 def _epoch_faults(
     epoch: int, members: Members, resumed: frozenset[int], most: int | None
 ) -> Iterator[CheckReport]:
-    """No way to cut the run into epochs: of disjoint batches, `epoch` = ⌊N/B⌋ of them or more.
+    """Report a run that cannot be cut into epochs of disjoint batches, at least `epoch` = ⌊N/B⌋ in
+    each.
 
     resumed: steps that were the first after an interruption; the order of an epoch is lost then,
     and another one may begin. most: epochs that were accounted for.
 
-    Kept are all steps at which the present epoch may have begun, and the least number of epochs
-    begun until then, which grows from each to the next: a later one has a later one before it.
+    The loop keeps all steps at which the present epoch may have begun, and the least number of
+    epochs begun until then, which grows from each to the next: a later one has a later one before
+    it.
     """
     begun: deque[tuple[int, int]] = deque()
     last: dict[int, int] = {}
@@ -182,7 +190,7 @@ def _epoch_faults(
 
 
 def _too_many_epochs(begun: int, most: int | None) -> Iterator[CheckReport]:
-    """More of them than were accounted for."""
+    """Report more epochs than were accounted for."""
     if most is not None and begun > most:
         yield _CHECK.failed(
             f"{begun} epochs were begun, but {most} were accounted for: an example takes part in "
@@ -193,21 +201,22 @@ def _too_many_epochs(begun: int, most: int | None) -> Iterator[CheckReport]:
 
 
 def _rarest(tests: Iterable[ChanceTest]) -> Iterator[CheckReport]:
-    """A report of it, if it is too rare."""
+    """Report the rarest test, if it is too rare."""
     found = too_rare(tests, OF_EACH)
     if found is not None:
         yield found.failed(_CHECK)
 
 
 def stated_sampling(run: RecordedRun) -> Sampling | None:
-    """As the account has it, or else the run declares it."""
+    """Return the sampling of the account, or else the one that the run declares."""
     if run.settings.sampling is not None:
         return Sampling(run.settings.sampling)
     return run.declared.sampling
 
 
 def _sizes(run: RecordedRun) -> dict[int, int] | None:
-    """Examples by step, over all micro-batches and ranks; None where some are not recorded."""
+    """Return the number of examples by step, over all micro-batches and ranks; None if some are
+    unknown."""
     sizes: Counter[int] = Counter()
     for step in run.steps:
         if not step.batches or any(batch.examples is None for batch in step.batches):
@@ -217,7 +226,7 @@ def _sizes(run: RecordedRun) -> dict[int, int] | None:
 
 
 def members_of(run: RecordedRun) -> list[tuple[int, _Index]] | None:
-    """Members by step, over all micro-batches and ranks; None where some are not recorded.
+    """Return the members by step, over all micro-batches and ranks; None if some are not recorded.
 
     The tags of a redacted trace are numbered as they occur: equal ones are equal examples.
     """
@@ -238,7 +247,7 @@ def members_of(run: RecordedRun) -> list[tuple[int, _Index]] | None:
 
 
 def resumed_steps(run: RecordedRun) -> frozenset[int]:
-    """Numbers of the steps before which recording was interrupted, in any rank."""
+    """Return the numbers of the steps before which recording was interrupted, in any rank."""
     trace = run.trace
     return frozenset(
         event.steps
@@ -249,7 +258,7 @@ def resumed_steps(run: RecordedRun) -> frozenset[int]:
 
 
 def _epochs(run: RecordedRun, epoch: int) -> int | None:
-    """How many the account has begun at most; None where it has no number of steps."""
+    """Return how many epochs the account has begun at most; None if it has no number of steps."""
     if run.plan is not None:
         return run.plan.participations
     steps = run.declared.steps if run.settings.steps is None else run.settings.steps

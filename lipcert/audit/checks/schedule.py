@@ -3,15 +3,15 @@
 Statement: the run takes no more steps than the account, states what the claims state, draws its
 batches in the way and at the rate that the account assumes, divides by one public constant, and
 states noise of at least the multiplier σ that was accounted for: (Σ Δ_k²/s_k²)^(−1/2) ≥ σ, s_k the
-stated deviation on group k, Δ_k its sensitivity in the units of what is noised. Where a run takes
+stated deviation on group k, Δ_k its sensitivity in the units of what is noised. If a run computes
 its bounds anew at every step (weight clipping), Δ_k is that of the weights from which the step
-started; more noise is right there, because a bound may be taken for a neighbourhood of the weights
-and serve for several steps. A step that falls short of σ at its own weights is first bounded again
-by the tightest norms there are. Compared: recorded words and counts, exactly; rates up to 2^-40;
-multipliers up to 2^-22, which rounding a standard deviation to float32 may take away. What a
-step leaves out and others of its rank record is inconclusive, because a fault may hide there; what
-is recorded "with detail" may be left out as a whole. What the batches themselves show of the
-sampler stands in `sampling`.
+started; more noise is correct there, because a bound may hold for a neighbourhood of the weights
+and be used for several steps. A step that falls short of σ at its own weights is first bounded
+again by the tightest norms available. Compared: recorded words and counts, exactly; rates up to
+2^-40; multipliers up to 2^-22, the most by which rounding to float32 can reduce a standard
+deviation. If a step omits what other steps of its rank record, this is inconclusive, because a
+fault may hide there; what is recorded "with detail" may be omitted as a whole. What the batches
+themselves show about the sampler is checked in `sampling`.
 False alarms: none.
 """
 
@@ -41,13 +41,13 @@ from lipcert.privacy.plan import Sampling
 
 _CHECK: Final = Check("LC311", "schedule")
 _STORED: Final = 1.0 + 2.0**-22
-"""what rounding a number to float32 may take away"""
+"""The most by which rounding a number to float32 can reduce it."""
 _RATE: Final = 1.0 + 2.0**-40
 
 
 @run_check(_CHECK)
 def schedule(run: RecordedRun) -> Iterator[Finding]:
-    """A report for each deviation, or one pass that says what was compared."""
+    """Report each deviation, or one pass that says what was compared."""
     compared: list[str] = []
     for part in (_length, left_out, _statements, _sampler, sampled, _divisor, _stated_noise):
         for finding in part(run):
@@ -61,7 +61,7 @@ def schedule(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _length(run: RecordedRun) -> Iterator[Finding]:
-    """No more steps than were accounted for."""
+    """Check that there are no more steps than were accounted for."""
     taken = 1 + max(step.number for step in run.steps)
     planned = run.plan.releases if run.plan is not None else run.settings.steps
     limits = {"were accounted for": planned, "are declared": run.declared.steps}
@@ -80,7 +80,7 @@ def _length(run: RecordedRun) -> Iterator[Finding]:
 
 
 def left_out(run: RecordedRun) -> Iterator[CheckReport]:
-    """A report for each thing that some steps of a rank record, and others do not."""
+    """Report each thing that some steps of a rank record, and others do not."""
     for rank in run.trace.ranks:
         steps = [(run.name(step), _has(step)) for step in run.steps if step.rank == rank]
         for what in dict.fromkeys(name for _, has in steps for name in has):
@@ -91,7 +91,7 @@ def left_out(run: RecordedRun) -> Iterator[CheckReport]:
 
 
 def _has(step: Step) -> Mapping[str, bool]:
-    """Whether a step records what others do, by what that is; an empty batch need not."""
+    """Return whether a step records each thing that steps record; an empty batch need not."""
     found = {"its batch": bool(step.batches)}
     if filled := step.filled:
         found["the members of its batch"] = all(b.index is not None or b.tags for b in filled)
@@ -105,7 +105,7 @@ def _has(step: Step) -> Mapping[str, bool]:
 
 
 def _statements(run: RecordedRun) -> Iterator[Finding]:
-    """Compare what the run declares with what the claims are conditional on."""
+    """Compare what the run declares with what the claims depend on."""
     settings, declared = run.settings, run.declared
     sampling = None if declared.sampling is None else declared.sampling.value
     pairs = [
@@ -140,7 +140,7 @@ def _statements(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _sampler(run: RecordedRun) -> Iterator[Finding]:
-    """Every batch is drawn as accounted for, and not at a higher rate."""
+    """Check that every batch is drawn as accounted for, and not at a higher rate."""
     expected = stated_sampling(run)
     rate = run.plan.sampling_rate if run.plan is not None else run.declared.sampling_rate
     stated = [(step, batch) for step in run.steps for batch in step.batches if batch.sampler]
@@ -170,7 +170,7 @@ def _sampler(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _divisor(run: RecordedRun) -> Iterator[Finding]:
-    """One divisor for all batches, and not a smaller one than is claimed."""
+    """Check that all batches have one divisor, and not a smaller one than is claimed."""
     found: dict[float, tuple[Step, Batch]] = {}
     for step in run.steps:
         for batch in step.filled:
@@ -211,7 +211,7 @@ def _divisor(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _stated_noise(run: RecordedRun) -> Iterator[Finding]:
-    """A report for the first statement of too little noise."""
+    """Report the first statement of too little noise."""
     sigma = run.multiplier
     if sigma is None or not list(stated_noise(run)):
         yield (
@@ -225,7 +225,7 @@ def _stated_noise(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _throughout(run: RecordedRun, sigma: float) -> Iterator[Finding]:
-    """Against sensitivities that hold for the whole run."""
+    """Compare the noise with sensitivities that hold for the whole run."""
     for where, step in stated_noise(run):
         found = _multiplier(run, run.claims, step, where)
         if isinstance(found, str):
@@ -238,7 +238,7 @@ def _throughout(run: RecordedRun, sigma: float) -> Iterator[Finding]:
 
 
 def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
-    """Against the sensitivities at the weights of every step."""
+    """Compare the noise with the sensitivities at the weights of every step."""
     multipliers: list[float] = []
     steps = {step.number: step for step in reversed(run.steps)}
     checked = 0
@@ -270,7 +270,7 @@ def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
 
 
 def _at_weights(run: RecordedRun, settled: Settled, step: Step, sigma: float) -> float | str | None:
-    """The multiplier at these weights, by the tightest norms if others do not suffice."""
+    """Return the multiplier at these weights, by the tightest norms if others do not suffice."""
     where = run.name(step)
     found = _multiplier(run, settled.claims, step, where)
     if not isinstance(found, float) or not _falls_short(found, sigma) or settled.weights is None:
@@ -282,7 +282,7 @@ def _at_weights(run: RecordedRun, settled: Settled, step: Step, sigma: float) ->
 def _multiplier(
     run: RecordedRun, claims: Claims, step: Step | None, where: str
 ) -> float | str | None:
-    """(Σ Δ_k²/s_k²)^(−1/2), None where nothing is sensitive; a sentence where it is not known."""
+    """Return (Σ Δ_k²/s_k²)^(−1/2); None if nothing is sensitive; a sentence if it is not known."""
     if any(math.isinf(group.grad_norm) for group in claims.groups):
         return f"a group has no bound that its noise could be compared with ({where})"
     stds = group_stds(run, step)
@@ -299,9 +299,10 @@ def _multiplier(
 
 
 def _outer(run: RecordedRun, step: Step | None) -> float | None:
-    """What multiplies the sum of what the mechanism leaves.
+    """Return the factor of the sum of what the mechanism leaves.
 
-    That of the first batch with a scale: of the step, or else of the run, which has one divisor.
+    It is that of the first batch with a scale: of the step, or else of the run, which has one
+    divisor.
     """
     own = () if step is None else (step,)
     for candidate in (*own, *run.steps):

@@ -1,63 +1,63 @@
 """Seed reuse (LC315): whether two releases, or two parts of one, share their noise.
 
 Statement: no two steps or ranks draw noise from one state of the generator, and all entries of all
-recorded noises are independent. Compared: digests of generator states, exactly; and, which finds
-copies that are scaled or negated too, in all releases whose noise is recorded
+recorded noises are independent. Compared: digests of generator states, exactly; and correlations,
+which also find scaled or negated copies. In all releases whose noise is recorded, these are between
 
     all steps  the noises on one tensor in every two releases, as sketches (below)
-    in time    the sketches of one tensor, one after another, with themselves, further on by any
-               number of entries: noise that depends on that of the steps before
+    in time    the sketches of one tensor, one after another, and the same shifted by any number of
+               entries: noise that depends on that of earlier steps
 
-and in the first 24 of them
+and in the first 24 of them between
 
-    itself     each noise with itself, further on by any number of entries
+    itself     each noise and itself, shifted by any number of entries
     steps      the noises on one tensor in two releases, neighbours first, at every shift
     tensors    the noises on every two tensors of one release, their first 2048 entries, at
                every shift
-    elsewhere  the same for tensors of two releases that follow one another
+    elsewhere  the same for tensors of two consecutive releases
     values     of all four: whether they have magnitudes in common (`repeated_values`)
 
-A noise counts with its first 2²⁰ entries there; each of the four ends where it has compared 2²³. No
-more than 2²³ entries are held for that, 2²² of one release; of other noises the first 2048.
+Each noise contributes its first 2²⁰ entries there; each of the four stops when it has compared 2²³.
+At most 2²³ entries are held for that, 2²² of one release; of other noises the first 2048.
 
-Each noise z counts a second time with its magnitudes: y, for which |z| and y are as rare, P(|Z| ≤
-|z|) = P(Y ≤ y), has independent entries N(0, 1), too, if z has. So noises are found that share
-magnitudes or sizes and not signs. The size of z has to be as stated, up to 6 deviations, and known
-from 1000 entries: a deviation that is misstated, which `noise` reports, gives y a mean.
+Each noise z is also compared by its magnitudes: y with P(|Z| ≤ |z|) = P(Y ≤ y) has independent
+entries N(0, 1), too, if z has. This finds noises that share magnitudes or sizes and not signs. The
+size of z has to be as stated, up to 6 deviations, and known from 1000 entries: a misstated
+deviation, which `noise` reports, gives y a mean.
 
-Threshold: the probability of the cosine at every shift is exact (below). A
-comparison rejects below one `SHARE` divided by the number of all shifts of all comparisons, which
-follows from shapes alone, so that together they raise a false alarm with at most that. What is
-found is a copy of m entries where M are compared, if m is more than about 10·√M, or nearly all of a
-short one. Equal states have no innocent explanation but a step that was done twice from one
-checkpoint, with the same batch and weights: a release repeated word by word.
+Threshold: the probability of the cosine at every shift is exact (below). A comparison rejects below
+one `SHARE` divided by the number of all shifts of all comparisons, which follows from shapes alone,
+so that together they raise a false alarm with at most that probability. A copy of m entries is
+found where M are compared, if m is more than about 10·√M, or nearly all of a short noise. Equal
+states have no innocent explanation except a step that was repeated from one checkpoint, with the
+same batch and weights: the same release made twice.
 
-Correlation of noises: how unlikely it is that two of them, or two parts of one, are as alike.
+Correlation of noises: how improbable it is that two of them, or two parts of one, are as similar.
 
 Noises are given with what rounding may have added to them; the result is the shift at which they
-are the most alike, their cosine there, and a bound of the probability of it.
+are most similar, their cosine there, and a bound of its probability.
 
 The statistic: two noises a, b of p and q entries: at each shift, a segment of a meets one of b, of
-m entries each. If b is Gaussian of whatever size and independent of a, the direction of its segment
-is uniform, and (1 + c)/2 has the distribution Beta((m − 1)/2, (m − 1)/2) exactly. One noise a with
+m entries each. If b is Gaussian of any size and independent of a, the direction of its segment is
+uniform, and (1 + c)/2 has the distribution Beta((m − 1)/2, (m − 1)/2) exactly. One noise a with
 itself, k entries further on: let i run over those places for which ⌊i/k⌋ is even. Then i + k is in
 a block for which it is odd, so that the segments a[i] and a[i + k] share no entry and are
 independent; the same holds for the other half of the places, and each of the two halves is a test
 like that of two noises.
 
-All shifts are looked at by a fast Fourier transform, in rounded arithmetic. It only chooses; the
-probability is that of the segments themselves. What rounding to the stored type may have added to
-the noise counts in favour of the run: for n = d − e, |e| ≤ moved entry by entry, |⟨n, n'⟩| ≥ |⟨d,
-d'⟩| − |d|·e' − e·|d'| − e·e' and ‖n‖ ≤ ‖d‖ + ‖e‖.
+A fast Fourier transform examines all shifts, in rounded arithmetic. It only chooses; the
+probability is computed from the segments themselves. What rounding to the stored type may have
+added to the noise counts in favour of the run: for n = d − e, |e| ≤ moved entry by entry, |⟨n, n'⟩|
+≥ |⟨d, d'⟩| − |d|·e' − e·|d'| − e·e' and ‖n‖ ≤ ‖d‖ + ‖e‖.
 
-Sketches: the noises on one tensor at all recorded steps, short enough to compare every two. A
+Sketches: the noises on one tensor at all recorded steps, made short enough to compare every two. A
 sketch of independent noises N(0, s²) consists of independent N(0, s²), exactly: it has k ≤ p
-entries, each a sum of its own ones of the p, with signs, over the root of their number. So time
-grows with p and not with p times the steps, and statements on noises hold of sketches. Two noises
-of which a share is common have in the mean the same cosine in the sketch. Every two sketches:
+entries, each a signed sum of a disjoint part of the p entries, over the root of their number. So
+time grows with p and not with p times the steps, and statements about noises hold for sketches. Two
+noises with a common share have on average the same cosine in the sketch. Every two sketches:
 (1 + cosine)/2 is Beta((k − 1)/2, (k − 1)/2), exactly, if the direction of one of them is uniform
-and independent of the other. What rounding may have moved, e entry by entry, is carried along, and
-counts for the run: |⟨a, b⟩| is less by at most ‖a‖‖f‖ + ‖e‖‖b‖ + ‖e‖‖f‖.
+and independent of the other. What rounding may have moved, e entry by entry, is propagated, and
+counts in favour of the run: |⟨a, b⟩| is less by at most ‖a‖‖f‖ + ‖e‖‖b‖ + ‖e‖‖f‖.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ from lipcert.audit.records import Check, CheckReport
 from lipcert.core.program import FloatArray
 
 SHORTEST: Final = 8
-"""entries of a segment; shorter ones are compared unshifted only"""
+"""Fewest entries of a segment; shorter noises are only compared unshifted."""
 _LOOKED_AT: Final = 4
 _ALMOST: Final = 1.0 - 2.0**-30
 _SHORTEST_SKETCH: Final = 16
@@ -104,7 +104,7 @@ class Piece:
         return len(self.noise)
 
     def first(self, count: int) -> Piece:
-        """Its beginning, apart from the rest."""
+        """Return a copy of its beginning."""
         return Piece(self.noise[:count].copy(), self.moved[:count].copy())
 
     def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> Piece:
@@ -113,7 +113,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """chance: bound of the probability of this cosine, or a larger one, at this one shift."""
+    """A shift, the cosine there, and its probability.
+
+    chance: bound of the probability of this cosine, or a larger one, at this one shift.
+    """
 
     shift: int
     cosine: float
@@ -121,17 +124,17 @@ class Correlation:
 
 
 def shifts(first: int, second: int) -> int:
-    """How many tests `best_correlation` makes of noises of these sizes."""
+    """Return the number of tests that `best_correlation` makes of noises of these sizes."""
     return max(first + second - 1, 0)
 
 
 def own_shifts(size: int) -> int:
-    """How many tests `own_correlation` makes of a noise of this size."""
+    """Return the number of tests that `own_correlation` makes of a noise of this size."""
     return 2 * max(size - 1, 0)
 
 
 def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
-    """The correlation of two independent segments of one size m ≥ 2."""
+    """Return the correlation of two independent segments of one size m ≥ 2."""
     a, b, e, f = first.noise, second.noise, first.moved, second.moved
     product = float(a @ b)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
@@ -144,13 +147,13 @@ def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
 
 
 def _chance(likely: float, entries: int) -> float:
-    """How probable such a cosine, or a larger one of either sign, is by chance."""
+    """Return the probability of such a cosine, or a larger one of either sign, by chance."""
     half, cosine = (entries - 1) / 2.0, min(1.0, max(likely, 0.0))
     return min(1.0, 2.0 * float(beta.cdf((1.0 - cosine) / 2.0, half, half)))
 
 
 def best_correlation(first: Piece, second: Piece) -> Correlation:
-    """The correlation at the best of all shifts, which leave at least `SHORTEST` places.
+    """Return the correlation at the best of all shifts that leave at least `SHORTEST` places.
 
     At a shift, first[i] meets second[i + shift].
     """
@@ -165,7 +168,7 @@ def best_correlation(first: Piece, second: Piece) -> Correlation:
 
 
 def own_correlation(piece: Piece) -> Correlation:
-    """The same for one noise with itself, further on by at least one entry."""
+    """Return the same for one noise and itself, shifted by at least one entry."""
     shift = np.arange(1, len(piece) - SHORTEST + 1)
     if len(piece) < 2 * SHORTEST:
         return Correlation(0, 0.0, 1.0)
@@ -184,7 +187,7 @@ def own_correlation(piece: Piece) -> Correlation:
 def _between(
     a: FloatArray, start: npt.NDArray[np.int64], stop: npt.NDArray[np.int64]
 ) -> FloatArray:
-    """Σ a² over each of these ranges."""
+    """Return Σ a² over each of these ranges."""
     sums = np.concatenate([[0.0], np.cumsum(np.square(a))])
     found: FloatArray = sums[stop] - sums[start]
     return found
@@ -197,8 +200,11 @@ def _most_alike(
     start: npt.NDArray[np.int64],
     stop: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Where the few best of these shifts are, the best one last, by the exponent of the
-    probability; start, stop: of the places of the first noise that meet one of the second."""
+    """Return the places of the few best of these shifts, the best one last.
+
+    They are ranked by the exponent of the probability. start, stop: of the places of the first
+    noise that meet one of the second.
+    """
     a, b = first.noise, second.noise
     size = next_fast_len(len(a) + len(b) - 1, real=True)
     products = irfft(np.conj(rfft(a, size)) * rfft(b, size), size)[shift % size]
@@ -213,9 +219,10 @@ def _most_alike(
 
 @dataclass(slots=True, eq=False)
 class Sketches:
-    """Sketches of the noises on one tensor, by its name. places: what the steps are called.
+    """Sketches of the noises on one tensor.
 
-    size: entries of a sketch. stds: of each noise; None where it is not stated.
+    places: the names of the steps. size: entries of a sketch. stds: of each noise; None if not
+    stated.
     """
 
     name: str
@@ -228,18 +235,21 @@ class Sketches:
 
     @classmethod
     def of(cls, name: str, entries: int, count: int) -> Sketches:
-        """entries: of the noise; count: of the sketches of all tensors at all steps."""
+        """Return an empty set of sketches.
+
+        entries: of the noise; count: of the sketches of all tensors at all steps.
+        """
         size = min(entries, _LONGEST_SKETCH, max(_SHORTEST_SKETCH, _BUDGET // max(count, 1)))
         signs = np.random.default_rng(entries).choice([-1.0, 1.0], entries)
         return cls(name, size, np.ones(entries) if size == entries else signs)
 
     @property
     def pairs(self) -> int:
-        """How many tests `most_alike` makes."""
+        """The number of tests that `most_alike` makes."""
         return len(self.places) * (len(self.places) - 1) // 2
 
     def take(self, place: str, piece: Piece, std: float | None) -> None:
-        """The noise of one step; another number of entries is passed over."""
+        """Add the noise of one step; noise with another number of entries is skipped."""
         if len(piece) == len(self._signs):
             self.places.append(place)
             self.stds.append(std)
@@ -248,7 +258,8 @@ class Sketches:
             self._moved.append(both[1])
 
     def in_time(self) -> Piece | None:
-        """All of them one after another, in units of their deviations; None: those are not known.
+        """Return all sketches one after another, in units of their deviations; None if those are
+        not known.
 
         Independent noises make one noise of independent entries.
         """
@@ -259,7 +270,7 @@ class Sketches:
         return Piece(rows.reshape(-1), moved.reshape(-1))
 
     def most_alike(self) -> tuple[Correlation, str, str] | None:
-        """The pair that is the least likely; None where there is none."""
+        """Return the least probable pair; None if there is no pair."""
         if not self.pairs:
             return None
         rows, moved = np.stack(self._rows), np.stack(self._moved)
@@ -278,7 +289,7 @@ class Sketches:
         return Correlation(0, cosine, _chance(likely, self.size)), self.places[i], self.places[j]
 
     def noticed(self, chance: float) -> float:
-        """The cosine of two noises that a test of this chance notices."""
+        """Return the cosine of two noises that a test of this chance notices."""
         half = (self.size - 1) / 2.0
         return 1.0 - 2.0 * float(beta.ppf(chance / 2.0, half, half))
 
@@ -301,7 +312,10 @@ _ENTRIES: Final = 1 << 23
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drawn:
-    """Noise on one tensor in one release. what: that noise, or its magnitudes."""
+    """Noise on one tensor in one release.
+
+    what: whether it is that noise, or its magnitudes.
+    """
 
     step: str
     tensor: str
@@ -316,7 +330,10 @@ _Pair = tuple[_Drawn, _Drawn]
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """The least likely of some tests. pairs: of noises that were compared."""
+    """The least probable of some tests.
+
+    pairs: the number of pairs of noises that were compared.
+    """
 
     tests: int
     pairs: int
@@ -324,7 +341,10 @@ class _Compared:
 
     @classmethod
     def of(cls, tests: int, like: Correlation, what: str, where: str, pairs: int = 1) -> _Compared:
-        """what: the noises, as a sentence names them."""
+        """Make the result of a comparison.
+
+        what: the noises, as named in a sentence.
+        """
         message = (
             f"{what} have the correlation {like.cosine:.6g}, which has at most the probability "
             f"{like.chance:.1e} by chance"
@@ -335,7 +355,7 @@ class _Compared:
 
 @run_check(_CHECK)
 def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
-    """A report of equal states, one of the least likely noises, or a pass."""
+    """Report equal states, the least probable noises, or a pass."""
     stated = [step for step in run.steps if step.noise is not None and step.noise.generator]
     releases, sketches = _recorded(run)
     compared = [*_shifted(releases), *_every_two(sketches), *_in_time(sketches)]
@@ -358,7 +378,7 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _power(sketches: Iterable[Sketches], tests: int) -> str:
-    """What of two steps would have been seen."""
+    """Say which correlation of two steps would have been seen."""
     seen = sorted((item.noticed(SHARE / tests), item.name) for item in sketches if item.pairs)
     if not seen:
         return ""
@@ -384,7 +404,7 @@ def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
 
 
 def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
-    """The first releases that record noise, and what is known of the noise of all of them.
+    """Return the first releases that record noise, and sketches of the noise of all of them.
 
     `noise` reports entries that are not finite.
     """
@@ -414,7 +434,7 @@ def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
 
 
 def _both(item: AddedNoise) -> Iterator[tuple[str, Piece, float | None]]:
-    """A noise, and its magnitudes as another one."""
+    """Yield a noise, and its magnitudes as a second one."""
     yield _NOISE, Piece(item.noise, item.moved), item.std
     if not item.std or len(item.noise) < _FEWEST:
         return
@@ -427,14 +447,14 @@ def _both(item: AddedNoise) -> Iterator[tuple[str, Piece, float | None]]:
 
 
 def _as_rare(sizes: FloatArray) -> FloatArray:
-    """The y for which P(Y > y) = P(|Z| > size)."""
+    """Return the y for which P(Y > y) = P(|Z| > size)."""
     rare = np.clip(2.0 * ndtr(-sizes), 1e-300, 1.0 - 2.0**-53)
     found: FloatArray = -ndtri(rare)
     return found
 
 
 def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
-    """Noises at every shift, as many of each of the four kinds as the page says."""
+    """Compare noises at every shift, as many of each of the four kinds as stated above."""
     itself = ((item, item) for release in releases for item in release.values())
     within = (
         (one, other)
@@ -472,7 +492,7 @@ def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
 
 
 def _every_two(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
-    """The noises on one tensor at all steps."""
+    """Compare the noises on one tensor at every two steps."""
     for item in sketches:
         found = item.most_alike()
         if found is not None:
@@ -482,7 +502,7 @@ def _every_two(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
 
 
 def _in_time(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
-    """The noise on one tensor with what it was at other steps."""
+    """Compare the noise on one tensor with that of other steps."""
     for item in sketches:
         piece = item.in_time()
         if piece is None:
@@ -495,7 +515,7 @@ def _in_time(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
 
 
 def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
-    """Every two releases, neighbours first."""
+    """Yield the noises on one tensor in every two releases, neighbours first."""
     for distance in range(1, len(releases)):
         for first, second in zip(releases, islice(releases, distance, None), strict=False):
             for name in first:
@@ -504,7 +524,7 @@ def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
 
 
 def _affordable(pairs: Iterable[_Pair], most: int) -> Iterator[_Pair]:
-    """As many as compare `_ENTRIES`, at most so many of each noise."""
+    """Yield pairs until `_ENTRIES` are compared, using at most this many entries of each noise."""
     entries = 0
     for first, second in pairs:
         entries += min(len(first.piece), most) + min(len(second.piece), most)
