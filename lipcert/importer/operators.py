@@ -64,11 +64,6 @@ _REASONS: Final[Mapping[str, _Words]] = {
     **dict.fromkeys(["MaxRoiPool", "RoiAlign"], ("LC003", "its regions depend on the data", "")),
     "DeformConv":
         ("LC003", "its sampling positions depend on the data, and its slope on pixel steps", ""),
-    **dict.fromkeys(
-        ["DFT", "STFT"],
-        ("LC003", "Fourier transforms are not read",
-         "multiply by the real and by the imaginary part of torch.fft.fft(torch.eye(n))"),
-    ),
     "Det": ("LC003", "a determinant has no useful bound", ""),
     "GridSample":
         ("LC003", "its sampling positions depend on the data", "use Resize, or a fixed grid"),

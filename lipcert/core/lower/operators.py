@@ -56,6 +56,7 @@ DATA: Final = Registry("lower", {
     "batch_norm.batch_norm": "BatchNormalization",
     "casts.same": "Cast",
     "conv_ops.conv": "Conv ConvTranspose",
+    "fourier_ops": "DFT STFT",
     "entry_ops.difference": "Sub",
     "entry_ops.negative": "Neg",
     "entry_ops.prelu": "PRelu",

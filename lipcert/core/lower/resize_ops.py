@@ -111,8 +111,6 @@ def resize(call: Call) -> Value:
         raise Unsupported("its coordinates are meant for the nearest neighbour, rounded down")
     grid = _grid(call, value)
     keeps_sizes = all(size == target for size, (_, target) in zip(value.shape, grid, strict=True))
-    if mode == "cubic" and antialias:
-        raise Unsupported("it interpolates with cubic curves that it stretches")
     for axis, (scale, target) in enumerate(grid):
         along = _Axis(value.shape[axis], target, scale, coordinates)
         check_size((*value.shape[:axis], target, *value.shape[axis + 1 :]))
@@ -121,7 +119,8 @@ def resize(call: Call) -> Value:
             continue
         if is_batch:
             raise MixingError("it resizes the batch axis")
-        if keeps_sizes:  # onnxruntime takes it for a copy, whatever the scales are
+        is_kept = mode == "cubic" and antialias and target == along.size
+        if keeps_sizes or is_kept:  # onnxruntime takes it for a copy, whatever the scales are
             raise Unsupported("it keeps all sizes, and moves entries; export with sizes")
         if mode == "nearest":
             places = along.nearest(rounding)

@@ -1,0 +1,86 @@
+"""Fourier transforms, of which every entry is a product with cosines and sines.
+
+The last axis holds real parts and, where there are any, imaginary parts.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lipcert.core.interval import exact
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
+from lipcert.core.lower.moves import arrange, permute
+from lipcert.core.lower.spelling import apply, number
+from lipcert.core.lower.values import Constant, Data, Value, check_size, only_data
+from lipcert.core.rules.enclosures import HALF_PI
+
+
+def dft(call: Call) -> Value:
+    """Σ x_j·e^(∓2πi·jk/n) along an axis; the inverse has the factor 1/n."""
+    value, inverse, half = call.data(), call.integer("inverse", 0), call.integer("onesided", 0)
+    given = call.integer("axis", 1) if call.version < 20 else -2
+    if call.has(2):
+        (given,) = call.whole(2)
+    (axis,) = normal_axes([given], len(value.shape))
+    if call.has(1) and call.whole(1) != [value.shape[axis]]:
+        raise Unsupported("it cuts its input or goes on with zeros; use Slice or Pad before it")
+    return _transformed(call, value, axis, inverse=bool(inverse), half=bool(half))
+
+
+def stft(call: Call) -> Value:
+    """The same of frames [frames, entries] of a signal [examples, entries, 1], times a window."""
+    signal, (step,), half = call.data(), call.whole(1), call.integer("onesided", 1)
+    given = call.constant(2) if call.has(2) else None
+    (size,) = call.whole(3) if call.has(3) else (given.shape if given is not None else (0,))
+    if len(signal.shape) != 3 or not 0 < size <= signal.shape[1] or step < 1:
+        raise Unsupported("its frames do not fit its signal")
+    starts = np.arange(0, signal.shape[1] - size + 1, step)
+    check_size((len(starts), size))
+    places = starts[:, None] + np.arange(size)
+    frames = apply(call, "Gather", signal, Constant(places, places), axis=1)
+    if given is not None:
+        window = given.rearranged(lambda entries: entries.reshape(size, 1), None)
+        frames = apply(call, "Mul", frames, window)
+    return _transformed(call, only_data(frames), 2, inverse=False, half=bool(half))
+
+
+def _transformed(call: Call, value: Data, axis: int, *, inverse: bool, half: bool) -> Value:
+    """One product with a matrix, of which the rows are the entries of both last axes.
+
+    half: without the other half of the result, where that is conjugate to this one.
+    """
+    last, (size, parts) = len(value.shape) - 1, (value.shape[axis], value.shape[-1])
+    if axis == last or parts not in {1, 2} or (half and (inverse or parts == 2)):
+        raise Unsupported("it reads other parts than real and imaginary ones of a whole axis")
+    check_apart(value, (axis, last))
+    order = [*(own for own in range(last) if own != axis), axis, last]
+    count = size // 2 + 1 if half else size
+    turned = only_data(permute(call, value, order))
+    flat = _shaped(call, turned, (*turned.shape[:-2], size * parts))
+    matrix = _matrix(call, size, count, parts, inverse=inverse)
+    product = only_data(apply(call, "MatMul", flat, matrix))
+    found = _shaped(call, product, (*turned.shape[:-2], count, 2))
+    return permute(call, found, np.argsort(order).tolist())
+
+
+def _shaped(call: Call, value: Data, shape: Sequence[int]) -> Data:
+    """With other last axes."""
+    own = -1 if value.place is None else value.place.axis
+    grows = [axis == own for axis in range(len(shape))]
+    return only_data(same_order(call, value, tuple(shape), grows))
+
+
+def _matrix(call: Call, size: int, count: int, parts: int, *, inverse: bool) -> Value:
+    """[size·parts, count·2]: x + iy becomes (x·cos θ + y·sin θ) + i(y·cos θ − x·sin θ).
+
+    Sines are cosines of angles that are a quarter of a turn away; the inverse turns backwards.
+    """
+    shape = check_size((size * parts, count * 2))
+    turns = np.outer(np.arange(size), np.arange(count)) % size * (-4 if inverse else 4)
+    places = (turns[:, None, :, None] + size * np.array([[[0, 1]], [[-1, 0]]])[:parts]) % (4 * size)
+    angles = exact(np.arange(4.0 * size)) * exact(float(size)).reciprocal() * HALF_PI
+    table = apply(call, "Cos", Constant(angles.lo, angles.hi))
+    table = apply(call, "Div", table, number(float(size))) if inverse else table
+    return arrange(call, table, lambda entries: entries[places].reshape(shape), None)
