@@ -277,7 +277,8 @@ class Drawn:
             twin = tape.current()
             if twin is not None:
                 twin.loads(drawn._examples, sampler)
-            for own in kind.__iter__(sampler):
+            draws = kind.__iter__(sampler)
+            for own in draws if twin is None else twin.alike(draws):
                 index = own if twin is None else twin.drawn(index_of(own)).tolist()
                 drawn._queue.append(index_of(index))
                 yield index

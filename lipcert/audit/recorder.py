@@ -101,7 +101,7 @@ class Recorder:
         self._drawn: tuple[Drawn, Batch] | None = None
         self._writer: TraceWriter | None = None
         self._clean: dict[str, Tensor] = {}
-        self._draws_alike = True
+        self._generator: torch.Generator | np.random.Generator | None = None
         self._follows = False
         self._depth = 0
         self._in_closure = False
@@ -224,9 +224,9 @@ class Recorder:
         """
         twin = tape.current()
         if twin is not None:
-            self._draws_alike = not isinstance(generator, np.random.Generator)
-            if self._draws_alike:
-                twin.seed_all(generator)
+            self._generator = generator
+            twin.seeded(generator)
+            twin.seed_all(generator)
         stds = dict(table("recorder: std", std, number))
         self._flight.note(noise=Noise(stds, self.state_of(generator)) if stds else None)
 
@@ -273,6 +273,7 @@ class Recorder:
         }
         if not twin.batches:
             twin.relation = Neighbouring.REPLACE_ONE
+        twin.seeded(self._generator)
         twin.released(
             self._clean,
             noised,
@@ -280,7 +281,7 @@ class Recorder:
             weights=list(self._model.parameters()),
             std=noise.std,
             account={"noise_multiplier": sigma},
-            is_alike=self._draws_alike,
+            is_alike=not isinstance(self._generator, np.random.Generator),
         )
 
     def _show(self, **gradients: Mapping[str, Tensor]) -> None:

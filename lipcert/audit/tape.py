@@ -56,12 +56,14 @@ class Difference:
     """What differed between the runs.
 
     step: of the optimizers, from 0; None: at the end. is_of_sums: clean sums differ, and only their
-    digests are known.
+    digests are known. own: the kind of draw of the run itself that differs, which may be random:
+    see `Tape.draws`.
     """
 
     what: str
     step: int | None = None
     is_of_sums: bool = False
+    own: str = ""
 
     def __str__(self) -> str:
         where = "the end" if self.step is None else f"step {self.step}"
@@ -83,14 +85,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class _Loader:
-    """A source of batches.
-
-    sampler: its numbers. weights: digests of what it holds for each example.
-    """
+    """A source of batches. sampler: its numbers."""
 
     examples: int
     sampler: Description
-    weights: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,8 @@ class Tape:
     in each batch, so that random numbers drawn for other examples stay the same. Their releases are
     kept; all releases are kept with keeps_clean, or with keeps_noised for a run on data that are
     far from these. until: the step after which nothing more must be seen. observe: receives the
-    number of steps so far. first, changed: of a second run.
+    number of steps so far. first, changed: of a second run. random: kinds of draws that differ
+    between two runs on the same data.
     """
 
     folder: Path
@@ -159,6 +158,8 @@ class Tape:
     largest: float = 0.0
     with_example: int | None = 0
     difference: Difference | None = None
+    random: set[str] = field(default_factory=set)
+    _own: dict[str, list[object]] = field(default_factory=dict)
     _index: set[int] | None = field(default_factory=set)
     _rows: list[bytes] | None = field(default_factory=list)
     _outputs: list[str] = field(default_factory=list)
@@ -193,9 +194,30 @@ class Tape:
         np.random.seed(number)
         random.seed(number)
 
+    def draws(self, kind: str, own: object) -> None:
+        """Note what a run draws by itself, which a second run must draw, too; None: not known.
+
+        A right run may draw something else each time; `twin` finds that out.
+        """
+        values = self._own.setdefault(kind, [])
+        before = () if self.first is None else self.first._own.get(kind, ())[len(values) :]
+        values.append(own)
+        for value in before[:1]:
+            if kind not in self.random and None not in {value, own} and value != own:
+                self.differ(f"{kind} by what the data hold", own=kind)
+
+    def seeded(self, generator: object) -> None:
+        """Note the seed of the generator of the noise; None: that of torch."""
+        seed: object = torch.initial_seed()
+        if isinstance(generator, torch.Generator):
+            seed = generator.initial_seed()
+        elif isinstance(generator, np.random.Generator):
+            seed = repr(generator.bit_generator.seed_seq)
+        self.draws("the noise: its generator is seeded", seed)
+
     def loads(self, examples: int, sampler: object = None) -> None:
         """Note that batches are about to be drawn from this many examples."""
-        loader = _Loader(examples, *_described(sampler, examples))
+        loader = _Loader(examples, _described(sampler, examples))
         number = len(self.loaders)
         self.loaders.append(loader)
         if self.first is None or number >= len(self.first.loaders):
@@ -209,18 +231,8 @@ class Tape:
                 "chosen by what the data hold"
             )
         what = next(_unlike(before.sampler, loader.sampler), None)
-        if not self.changed.is_far:
-            what = what or next(self._weighted(before.weights, loader.weights), None)
         if what is not None:
             self.differ(f"how batches are drawn: {what}")
-
-    def _weighted(self, first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Iterator[str]:
-        number = self._place()
-        for name in first.keys() & second.keys():
-            rest = [w for w in range(len(first[name])) if w != number]
-            same = [w for w in range(len(second[name])) if w != number or self.changed.is_absent]
-            if len(rest) != len(same) or not torch.equal(first[name][rest], second[name][same]):
-                yield f"{name} of the sampler differ at examples that both data sets have"
 
     def _place(self) -> int | None:
         """Return the index of the differing example among those that batches are drawn from."""
@@ -228,9 +240,17 @@ class Tape:
         is_whole = bool(first.loaders) and first.loaders[-1].examples == self.size
         return self.changed.number if is_whole else None
 
+    def alike(self, draws: Iterable[Any]) -> Iterator[Any]:
+        """Yield what a sampler draws, each from the same state of the global generators."""
+        self.seed_all()
+        for own in draws:
+            yield own
+            self.seed_all()
+
     def drawn(self, index: IndexArray) -> IndexArray:
         """Return the batch that the run must use in place of the one that it drew."""
-        number = len(self.batches)
+        number, is_known = len(self.batches), bool(self.loaders) and not self.changed.is_absent
+        self.draws("batches are drawn", index.tobytes() if is_known else None)
         if self.first is None:
             index = np.concatenate([index[~np.isin(index, self.marked)],
                                     index[np.isin(index, self.marked)]])  # fmt: skip
@@ -326,7 +346,7 @@ class Tape:
             or not self.loaders
             or self.loaders[-1].examples != self.size
             or not index.isdisjoint(self.marked)
-            or _rounds_anew(clean)
+            or any(item.is_cuda for item in clean.values())  # kernels may add up otherwise
         )
         if not may_differ and not self.keeps_noised:
             return None
@@ -361,7 +381,10 @@ class Tape:
         if first.kept is not None:
             before, injected = torch.load(first.kept, map_location="cpu", weights_only=True)
         if not before and not self.changed.is_far:
-            self._compare_digests(first, second)
+            if first.clean != second.clean:
+                self.differ(_OTHER_SUM.format("the batch", ""), is_of_sums=True)
+            if first.noised != second.noised:
+                self.differ(f"the noise: {next(_unlike(first.std, second.std), _OTHER_NOISE)}")
             return
         if {n: g.shape for n, g in injected.items()} != {n: g.shape for n, g in noised.items()}:
             self.differ("tensors that are released have other names or shapes")
@@ -405,12 +428,6 @@ class Tape:
                 "normalised, augmented, split or put in order by what the data hold"
             )
         return max(gone, 1)
-
-    def _compare_digests(self, first: _Release, second: _Release) -> None:
-        if first.clean != second.clean:
-            self.differ(_OTHER_SUM.format("the batch", ""), is_of_sums=True)
-        if first.noised != second.noised:
-            self.differ(f"the noise: {next(_unlike(first.std, second.std), _OTHER_NOISE)}")
 
     def _compare_sums(
         self,
@@ -488,14 +505,14 @@ class Tape:
                     f"the second run ends after {ours} {what}, the first makes {theirs}", ours
                 )
 
-    def differ(self, what: str, *, is_of_sums: bool = False) -> None:
+    def differ(self, what: str, *, is_of_sums: bool = False, own: str = "") -> None:
         """Note that something differs, and end the run.
 
         Raises:
             Ended: always.
         """
         if self.difference is None:
-            self.difference = Difference(what, len(self.steps), is_of_sums)
+            self.difference = Difference(what, len(self.steps), is_of_sums, own)
         raise Ended
 
 
@@ -507,7 +524,6 @@ _OTHER_SUM: Final = (
     "are the same: a weight of the loss, a label or something else within the step depends on the "
     "example"
 )
-_OPTIONS: Final = {"lr": "the learning rate"}
 _CURRENT: list[Tape] = []
 
 
@@ -546,11 +562,6 @@ def _bytes(tensor: Tensor) -> Any:
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty((len(flat), 0), np.uint8)
 
 
-def _rounds_anew(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether kernels may add up in another order each time."""
-    return any(item.is_cuda for item in tensors.values())
-
-
 def digest_of(tensors: Iterable[Tensor]) -> str:
     """Return a digest of shapes, dtypes and bits of tensors."""
     seen = hashlib.blake2b(digest_size=16)
@@ -579,20 +590,16 @@ def _divisor(entries: Sequence[tuple[Tensor, int, float]]) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _described(sampler: object, examples: int) -> tuple[Description, Mapping[str, Tensor]]:
-    """Return the numbers that determine how a sampler draws, except the number of examples; and
-    what it holds for each example."""
+def _described(sampler: object, examples: int) -> Description:
+    """Return the numbers that determine how a sampler draws, except the number of examples."""
     numbers: list[tuple[str, object]] = []
-    weights: dict[str, Tensor] = {}
     while sampler is not None:
         kind = type(sampler).__name__
         for name, value in vars(sampler).items() if hasattr(sampler, "__dict__") else ():
             if isinstance(value, _NUMBERS) and value != examples:
                 numbers.append((f"{name} of {kind}", value))
-            elif isinstance(value, Tensor) and value.dim() == 1 and len(value) == examples:
-                weights[name] = value.clone()
         sampler = getattr(sampler, "sampler", None)
-    return tuple(numbers), weights
+    return tuple(numbers)
 
 
 def _unlike(first: Description, second: Description) -> Iterator[str]:
@@ -619,7 +626,7 @@ def _differing(first: _Step, second: _Step) -> Iterator[str]:
     for before, after in zip(first.options, second.options, strict=False):
         for what in _unlike(before, after):
             name, _, rest = what.partition(" is ")
-            yield f"{_OPTIONS.get(name, name)} of the optimizer is {rest}"
+            yield f"{'the learning rate' if name == 'lr' else name} of the optimizer is {rest}"
     if first.gradients != second.gradients:
         if not second.is_released:
             yield f"{second.optimizer} makes a step from a gradient without noise, which differs"

@@ -213,15 +213,20 @@ def twin(
         is_absent = relation is Neighbouring.ADD_OR_REMOVE_ONE
         others = [Changed(number, is_absent=is_absent) for number in chosen]
         others += [Changed(next(iter(chosen)), is_absent=False, is_far=True)] * far
-        for changed in others:
+        while others:
+            changed = others[0]
             again = Tape(
-                place, size, seed, first=tape, changed=changed,
+                place, size, seed, first=tape, changed=changed, random=tape.random,
                 observe=partial(_report, observe, 1 + len(compared), runs),
             )  # fmt: skip
             published, took = _run(function, _neighbour(data, changed, size, seed), again)
-            difference = _difference(again, returned, published)
+            difference, is_random = _difference(again, returned, published), False
             if difference is not None:
                 difference, is_random, again = _again(function, data, tape, again, difference)
+                if is_random and difference.own:
+                    tape.random.add(difference.own)
+                    continue
+            others.pop(0)
             number, has = changed.number or 0, None if changed.is_far else again.with_example
             seen = has, again.largest, took
             compared.append(Compared(number, chosen[number], changed.is_far, *seen))
@@ -308,12 +313,12 @@ def _again(
         returned, _ = _run(function, _neighbour(data, _SAME, size, seed), first)
         results = []
         for changed in (_SAME, found.changed):
-            tape = Tape(place, size, seed, until=difference.step, first=first, changed=changed)
+            tape = Tape(
+                place, size, seed, until=difference.step, first=first, changed=changed,
+                random=before.random,
+            )  # fmt: skip
             published, _ = _run(function, _neighbour(data, changed, size, seed), tape)
-            if tape.until is None:
-                results.append((_difference(tape, returned, published), tape))
-            else:
-                results.append((tape.difference, tape))
+            results.append((_difference(tape, returned, published), tape))
     (control, _), (shown, tape) = results
     if control is not None:
         return control, True, found

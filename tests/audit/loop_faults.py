@@ -1,6 +1,7 @@
 """Faults of private training, each in a loop that is right but for it, and each with its repair."""
 
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +216,21 @@ class SeedReused(Loop):
         return super().noised(clean, std, step)
 
 
+class SeededByBatch(Loop):
+    """The same batch has the same noise."""
+
+    def std(self, x: Tensor, y: Tensor) -> float:
+        self.generator.manual_seed(zlib.crc32(x.numpy().tobytes()))
+        return super().std(x, y)
+
+
+class SeededAnew(Loop):
+    """The generator begins at random: right."""
+
+    def begins(self, data: Data) -> None:
+        self.generator.seed()
+
+
 class Shuffled(Loop):
     """Epochs of shuffled batches; how many steps there are depends on nobody."""
 
@@ -260,6 +276,64 @@ class Exported(Loop):
         path = folder / "net.onnx"
         lipcert.export(self.network().eval(), examples()[0][:2], path)
         return path
+
+
+class LongOnes(Loop):
+    """A sampler that looks at the data: long examples are drawn more often."""
+
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        class OfData(Poisson):
+            def __iter__(self) -> Iterator[list[int]]:
+                for _ in range(self.steps):
+                    yield (torch.rand(self.size) < rates).nonzero().flatten().tolist()
+
+        rates = self.rates(data)
+        return OfData(len(data[0]), STEPS)
+
+    def rates(self, data: Data) -> Tensor:
+        return RATE * torch.linspace(0.9, 1.1, len(data[0]))[data[0].norm(dim=1).argsort()]
+
+
+class NotThree(LongOnes):
+    """A label is never drawn."""
+
+    def rates(self, data: Data) -> Tensor:
+        return RATE * (data[1] != 3)
+
+
+class Small(Exported):
+    """A linear network."""
+
+    def network(self) -> nn.Module:
+        torch.manual_seed(12)
+        return nn.Sequential(nn.Linear(64, 1), nn.Linear(1, 10))
+
+
+class SmallCoarse(Small):
+    """Noise of float16, which leaves the last bits of a gradient of more bits."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return super().draw(like, name, step).half().float()
+
+
+class Remembers(nn.Sequential):
+    """Keeps a running mean of its inputs."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.register_buffer("seen", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x):
+            self.seen.lerp_(x.mean(0), 0.1)
+        return super().forward(x)
+
+
+class Buffered(Small):
+    """A buffer holds what was never noised, and is published."""
+
+    def network(self) -> nn.Module:
+        return Remembers(*super().network())
 
 
 class BatchNorm(Exported):
@@ -823,7 +897,13 @@ MORE = (
     LoopFault("inputs standardised by the data", Standardised),
     LoopFault("a private loss is published", Published),
     LoopFault("noise drawn once and put in another order", Reordered),
+    LoopFault("noise seeded by the batch", SeededByBatch),
+    LoopFault("batches chosen by the length of examples", LongOnes),
+    LoopFault("a label is never drawn", NotThree),
+    LoopFault("noise of float16 on a small network", SmallCoarse, Small),
+    LoopFault("a running mean of the inputs is kept", Buffered, Small),
     LoopFault("averaged weights published (right)", Averaged, is_right=True),
+    LoopFault("noise of a seed of its own (right)", SeededAnew, is_right=True),
     LoopFault("noised gradient clipped (right)", ClipsNoised, is_right=True),
     LoopFault("mean with the noise of the sum (too much)", SumNoiseOnMean, is_right=True),
 )

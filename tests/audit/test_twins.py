@@ -338,7 +338,7 @@ OF_OPACUS: dict[str, tuple[Callable[[Data], object], str]] = {
     ),
     "weighted-sampler": (
         lambda data: of_opacus(data, loader=weighted(data)),
-        "step 0: how batches are drawn: weights of the sampler differ",
+        "step 0: batches are drawn by what the data hold",
     ),
     "edited": (
         lambda data: of_opacus(data, edit=float(data[0].mean())),

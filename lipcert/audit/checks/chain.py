@@ -11,12 +11,12 @@ the weights a after it with r, what torch computes from the recorded tensors (se
 
     ‖a − r‖ ≤ 8·‖r − r'‖ + 16·u·(‖w‖ + ‖r‖)
 
-for each tensor of the weights and of the state, r computed in float64 and r' in the recorded type,
-u its unit roundoff, w the weights before. Kernels differ in the order of a few operations on each
-entry. False alarms: none, unless the run changes weights by something other than its optimizer and
-projections of these forms. Two cases are inconclusive: a convolution with a spectral constraint,
-which may have been projected in another way, and buffers, which the bounds cover only as far as
-they are constants of the file.
+for each tensor of the weights, buffers and state, r computed in float64 and r' in the recorded
+type, u its unit roundoff, w the weights before. Kernels differ in the order of a few operations on
+each entry. False alarms: none, unless the run changes weights by something other than its optimizer
+and projections of these forms. Two cases are inconclusive: a convolution with a spectral
+constraint, which may have been projected in another way, and buffers, which the bounds cover only
+as far as they are constants of the file.
 
 Not seen: steps between recorded ones. The report counts them.
 
@@ -31,6 +31,7 @@ import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -71,11 +72,12 @@ class Updated:
     rounded: FloatArray
 
 
-def updates_of(step: Step) -> Mapping[str, Updated] | str:
+def updates_of(step: Step, place: str = "") -> Mapping[str, Updated] | CheckReport | str:
     """Repeat the update of a step, and return every recorded parameter and the state after it.
 
     Parameters are named as recorded, and parts of the state as in traces, "key@parameter". If the
-    update cannot be repeated, a sentence says why.
+    update cannot be repeated, a sentence says why, or a report where there is no good reason.
+    place: the name of the step.
     """
     record, applied = step.optimizer, step.gradients.applied
     if record is None:
@@ -88,6 +90,9 @@ def updates_of(step: Step) -> Mapping[str, Updated] | str:
     if step.weights_before is None or applied is None:
         return "the step does not record its weights and the gradients that the optimizer took"
     weights, gradients = step.weights_before.tensors(), applied.tensors()
+    if any(gradients[name].dtype != weights[name].dtype for name in gradients):
+        text = f"at {place} a gradient has another type than its parameter"
+        return _CHECK.failed(text, place, verdict=Verdict.INCONCLUSIVE)
     state = {} if record.state is None else record.state.tensors()
     own = _TYPES.get("" if step.arithmetic is None else step.arithmetic.dtype)
     try:
@@ -185,6 +190,8 @@ _CHECK: Final = Check(
     "change weights only by the recorded optimizer and by projections; a second optimizer, or "
     "replaced weights, release what no noise hides",
 )
+_MOVING: Final = (".running_mean", ".running_var", "_u", "_v")
+"""buffers that have a check of their own, and those of power iterations"""
 _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0
 
@@ -202,7 +209,6 @@ class _Followed:
     returns: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     reasons: dict[str, None] = field(default_factory=dict)
-    interrupted: list[str] = field(default_factory=list)
 
 
 @run_check(_CHECK, most=FEW)
@@ -214,14 +220,9 @@ def chain(run: RecordedRun) -> Iterator[Finding]:
         reports = [item for rank in run.trace.ranks for item in _Rank(run, found).followed(rank)]
     yield from reports
     yield from found.reasons
-    for place in found.interrupted:
-        yield (
-            f"the recording was interrupted before {place}, whose weights are those of no "
-            "recorded step: what changed them is not known"
-        )
     if found.updates or found.links:
         yield _CHECK.passed(_message(run, found))
-    elif not (reports or found.reasons or found.interrupted):
+    elif not (reports or found.reasons):
         yield (
             "no two neighbouring steps record their weights, and no step its optimizer; use "
             "every=1 and detail=… of the recorder"
@@ -240,24 +241,17 @@ def _message(run: RecordedRun, found: _Followed) -> str:
         text += f"; {', '.join(found.returns[:2])} went back to weights of an earlier step"
     lost = _longest(found.lost)
     if lost:
-        first, last = lost
         text += (
             f"; gaps: of {len(found.lost)} steps nothing shows what changed the weights, of at "
-            f"most {last - first + 1} one after another (from step {first} to step {last})"
+            f"most {len(lost)} one after another (from step {lost[0]} to step {lost[-1]})"
         )
     return text
 
 
-def _longest(numbers: list[int]) -> tuple[int, int] | None:
+def _longest(numbers: list[int]) -> list[int]:
     """Return the longest run of consecutive numbers."""
-    best: tuple[int, int] | None = None
-    first = last = -2
-    for number in numbers:
-        first = number if number != last + 1 else first
-        last = number
-        if best is None or last - first > best[1] - best[0]:
-            best = first, last
-    return best
+    runs = groupby(enumerate(numbers), key=lambda item: item[1] - item[0])
+    return max(([number for _, number in run] for _, run in runs), key=len, default=[])
 
 
 class _Rank:
@@ -301,7 +295,10 @@ class _Rank:
         place = f"between {self._run.name(last)} and {self._run.name(step)}"
         faults = list(self._compared(last.weights_after, start, place, step))
         if faults and self._resumed:
-            self._found.interrupted.append(self._run.name(step))
+            self._found.reasons.setdefault(
+                f"the recording was interrupted before {self._run.name(step)}, whose weights are "
+                "those of no recorded step: what changed them is not known"
+            )
             return
         self._found.links += not faults
         yield from faults
@@ -355,24 +352,23 @@ class _Rank:
         if before is None or after is None:
             self._found.lost.append(step.number)
             return
-        updates = updates_of(step)
-        first, second = before.tensors(), after.tensors()
         place = self._run.name(step)
-        taken = step.gradients.applied.tensors() if step.gradients.applied else {}
-        if any(taken[name].dtype != first[name].dtype for name in taken):
-            text = f"at {place} a gradient has another type than its parameter"
-            yield _CHECK.failed(text, place, verdict=Verdict.INCONCLUSIVE)
+        updates = updates_of(step, place)
+        first, second = before.tensors(), after.tensors()
         skipped: Collection[str] = ()
-        if isinstance(updates, str):
+        if isinstance(updates, CheckReport | str):
             self._found.lost.append(step.number)
-            self._found.reasons.setdefault(updates)
-            skipped = _updated(step) or self._run.trace.manifest.parameters
+            if isinstance(updates, CheckReport):
+                yield updates
+            else:
+                self._found.reasons.setdefault(updates)
+            skipped = step.trained or self._run.trace.manifest.parameters
             updates = {}
         else:
             self._found.updates.append(step.number)
             self._state = {name: item for name, item in updates.items() if "@" in name}
-        for name in self._run.trace.manifest.parameters:
-            if name in skipped:
+        for name in first:
+            if name in skipped or not self._is_kept(name, first[name]):
                 continue
             unit = stored_roundoff(step, second[name])
             source, target = exact(first[name]), exact(second[name])
@@ -397,6 +393,11 @@ class _Rank:
                 (off, slack),
                 target.ndim,
             )
+
+    def _is_kept(self, name: str, array: Array) -> bool:
+        """Whether only the optimizer and projections may change it, unlike counts and `_MOVING`."""
+        is_parameter = name in self._run.trace.manifest.parameters
+        return is_parameter or (array.dtype.kind == "f" and not name.endswith(_MOVING))
 
     def _fault(
         self, name: str, place: str, message: str, numbers: tuple[float, float], axes: int
@@ -435,11 +436,12 @@ def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: fl
     allowed = _ROUNDINGS * unit * norm_of(target) + slack
     rows = source.reshape(len(source), -1) if source.ndim > 1 else source.reshape(1, -1)
     ends = target.reshape(rows.shape)
+    largest = float(np.max(np.abs(ends), initial=0.0))
     return (
         norm_of(ends - _factors(rows.reshape(1, -1), ends.reshape(1, -1)).reshape(rows.shape))
         <= allowed
         or norm_of(ends - _factors(rows, ends)) <= allowed
-        or norm_of(ends - np.clip(rows, -_largest(ends), _largest(ends))) <= allowed
+        or norm_of(ends - np.clip(rows, -largest, largest)) <= allowed
         or (source.ndim > 1 and _shares_vectors(rows, ends, allowed))
     )
 
@@ -461,13 +463,3 @@ def _shares_vectors(source: FloatArray, target: FloatArray, allowed: float) -> b
     return all(
         norm_of(product - product.T) <= reach for product in (source @ target.T, source.T @ target)
     )
-
-
-def _largest(array: FloatArray) -> float:
-    return float(np.max(np.abs(array), initial=0.0))
-
-
-def _updated(step: Step) -> Collection[str]:
-    """Return the names that the optimizer of a step trains, as far as they are recorded."""
-    groups = () if step.optimizer is None else step.optimizer.groups
-    return {name for group in groups for name in group.parameters}

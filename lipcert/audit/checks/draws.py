@@ -41,8 +41,8 @@ probability q; under Poisson sampling independently of the others, without repla
 uniform subset of B. Compared:
 
     levels, spread  of the numbers of batches that examples are in, as above
-    sets       how often examples of a set are drawn, two-sided: 2, 4, … 64 parts of the data, and
-               every m-th example, m = 2 … 16, from each place on
+    sets       how often examples of a set are drawn, two-sided: 2, 4, … 64 parts of the data,
+               every m-th example, m = 2 … 16, from each place on, and those of each label
     neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, two-sided, for all t, even t,
                and odd t; fewer lags if this would compare more than 2²⁵ members
     pairs      |S_s ∩ S_t| for every two of up to 512 steps, spread over the run, two-sided
@@ -117,7 +117,7 @@ _SPECTRA: Final = 1 << 24
 """Examples times steps whose distances are compared."""
 
 
-def _rarest(  # noqa: PLR0917
+def _rarest_count(  # noqa: PLR0917
     counts: npt.NDArray[Any],
     trials: int | npt.NDArray[Any],
     rates: float | FloatArray,
@@ -186,7 +186,7 @@ def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[
     yield _levels(*found, dataset, rate, ("batches hold", "examples"))
     yield _spread([(dataset, rate, *found)], "the sizes of {} batches")
     of = f"examples are in {len(counts)} Poisson batches, at the rate {rate:.6g}"
-    yield _rarest(counts.sum(keepdims=True), dataset * len(counts), rate, [of])
+    yield _rarest_count(counts.sum(keepdims=True), dataset * len(counts), rate, [of])
     yield _cut(*found, dataset, rate)
 
 
@@ -204,7 +204,7 @@ def _levels(
     how = [text for k in places for text in (f"{k} or more", f"at most {k}")]
     what = [f"of {count} {words[0]} {each} of {trials} {words[1]}" for each in how]
     why = f": at the rate {rate:.6g} they are not drawn alike, and independently"
-    return _rarest(counts, count, rates, what, why, many)
+    return _rarest_count(counts, count, rates, what, why, many)
 
 
 def _cut(places: _Numbers, seen: _Numbers, dataset: int, rate: float) -> ChanceTest:
@@ -251,10 +251,11 @@ def member_tests(
     way: Sampling = Sampling.POISSON,
     *,
     is_ordered: bool = True,
+    labels: _Numbers | None = None,
 ) -> Iterator[ChanceTest]:
     """Yield the rarest observation of each of the seven tests.
 
-    is_ordered: whether examples are numbered as in the data set.
+    is_ordered: whether examples are numbered as in the data set. labels: of all of them, if known.
     """
     if not members or not 0.0 < rate < 1.0:
         return
@@ -269,7 +270,7 @@ def member_tests(
     yield _spread([(steps, rate, places, counts)], of, more)
     yield _together(dataset, rate, members, more)
     if is_ordered:
-        yield _sets(dataset, rate, drawn, steps)
+        yield _sets(dataset, rate, drawn, steps, labels)
         other = rate if is_poisson else max(0.0, (rate * dataset - 1.0) / (dataset - 1))
         yield _apart(dataset, rate * other, members)
     if len(members) > 1:
@@ -320,8 +321,10 @@ def _together(dataset: int, rate: float, members: Members, more: float) -> Chanc
     )
 
 
-def _sets(dataset: int, rate: float, drawn: _Numbers, steps: int) -> ChanceTest:
-    """Return the rarest number of draws from a part of the data, or of every m-th example."""
+def _sets(
+    dataset: int, rate: float, drawn: _Numbers, steps: int, labels: _Numbers | None
+) -> ChanceTest:
+    """Return the rarest number of draws from a part of the data, every m-th example, or a label."""
     cuts = [(n, drawn * n // dataset, np.diff(-(-dataset * np.arange(n + 1) // n)))
             for n in (2, 4, 8, 16, 32, 64)]  # fmt: skip
     cuts += [(m, drawn % m, (dataset - np.arange(m) + m - 1) // m) for m in range(2, 17)]
@@ -329,10 +332,14 @@ def _sets(dataset: int, rate: float, drawn: _Numbers, steps: int) -> ChanceTest:
     what += [
         f"draws are of every {m}th example, from {k} on" for m, *_ in cuts[6:] for k in range(m)
     ]
+    if labels is not None:
+        names, label, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        cuts.append((len(names), label[drawn], sizes))
+        what += [f"draws are of the examples of label {name}" for name in names]
     counts = np.concatenate([np.bincount(at, minlength=n) for n, at, _ in cuts])
     trials = steps * np.concatenate([sizes for _, _, sizes in cuts])
     why = ": examples are not drawn with equal probability"
-    return _rarest(counts, trials, rate, what, why)
+    return _rarest_count(counts, trials, rate, what, why)
 
 
 def _apart(dataset: int, rate: float, members: Members) -> ChanceTest:
@@ -359,7 +366,7 @@ def _apart(dataset: int, rate: float, members: Members) -> ChanceTest:
         f"times examples whose numbers differ by {d} are together" for d in furthest for _ in "12"
     ]
     why, many = ": they are not drawn independently", 2 * (dataset - 1)
-    return _rarest(np.array(counts), np.array(trials), rate, what, why, many)
+    return _rarest_count(np.array(counts), np.array(trials), rate, what, why, many)
 
 
 def _neighbours(dataset: int, members: Members) -> ChanceTest:
@@ -378,7 +385,7 @@ def _neighbours(dataset: int, members: Members) -> ChanceTest:
     rates = means / np.maximum(trials, 1.0)
     what = [f"examples are shared by batches {k // 3 + 1} steps apart" for k in range(3 * lags)]
     why = ": they share none where the data set was shuffled and cut (LC402)"
-    return _rarest(shared, trials, rates, what, why)
+    return _rarest_count(shared, trials, rates, what, why)
 
 
 def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTest:
@@ -398,7 +405,7 @@ def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTe
     steps = [members[place][0] for place in chosen]
     both = zip(first, second, strict=True)
     what = [f"examples are shared by batches {steps[a]} and {steps[b]}" for a, b in both]
-    return _rarest(seen, sizes[second], rates, what)
+    return _rarest_count(seen, sizes[second], rates, what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +441,7 @@ def bin_size_tests(epochs: Epochs, dataset: int, sizes: Mapping[int, int]) -> It
     counts = np.array([sizes[step] for step in sorted(sizes)], dtype=np.int64)
     trials, rates = np.array(rests), np.array(chances)
     what = [f"examples are in the batch of step {step}" for step in sorted(sizes)]
-    yield _rarest(counts, trials, rates, what)
+    yield _rarest_count(counts, trials, rates, what)
     laws, which = np.unique(np.stack([trials, rates], axis=1), axis=0, return_inverse=True)
     parts = [
         (int(rest), float(chance), *np.unique(counts[which == k], return_counts=True))
@@ -481,7 +488,7 @@ def bin_member_tests(epochs: Epochs, dataset: int, members: Members) -> Iterator
         moves = ["stay in the same batch", *(f"move by {k} batches" for k in range(1, len(moved)))]
         what = [f"examples {move} from one epoch to the next" for move in moves]
         why = ": batches are not drawn anew"
-        yield _rarest(moved, trials, 1.0 / epochs.bins, what, why)
+        yield _rarest_count(moved, trials, 1.0 / epochs.bins, what, why)
     if len(starts) > 1:
         yield pair_test(dataset, members, [epochs.place(step)[0] for step, _ in members])
 

@@ -23,12 +23,15 @@ each tensor in all steps, and of the whole run:
                 the half of the entries where |c_t| is larger, or smaller, is χ² of their number.
                 Values that are too small show noise that is centred, projected off the gradient, or
                 placed where the gradient is small
-    same        entries of the noise that are 0, or have the magnitude that they had at the step
-                before: ||z| − |z'|| ≤ w, w no less than the errors of both, of which that of z is
-                at most 2u(2|c|/s + 8), u the unit of the type, as far as |z| ≤ 8. Then they are
-                within 2w before rounding, which has at most the probability 0.8·4w; 2^-20 is added
-                for generators of few bits. Noise of at most 11 bits, as in float16, beside a
-                gradient of as few is left out when magnitudes are compared
+    same        entries of the noise that are 0, have few bits, or have the magnitude that they had
+                at the step before: ||z| − |z'|| ≤ w, w no less than the errors of both, of which
+                that of z is at most 2u(2|c|/s + 8), u the unit of the type, as far as |z| ≤ 8. Then
+                they are within 2w before rounding, which has at most the probability 0.8·4w; 2^-20
+                is added for generators of few bits. Few bits: z, or z·s, lies within its error on
+                the grid of numbers of 11 bits, as in float16. At most 5·2^10 + 2 of these have
+                magnitudes z from ¼ to 8, so that for both grids 2^15·w + 2^-8 bounds the
+                probability. Entries whose gradient has as few bits do not count here, nor where
+                such noise is compared
 
 Regularity and the tests after it use several steps. Rounding to the stored type may have moved z by
 e, entry by entry; every test uses the value in this range that favours the run. For the size these
@@ -114,10 +117,13 @@ variance."""
 _LEAST: Final = 1e-300
 _BITS: Final = 11
 _KNOWN: Final = ("in its mean", "along the gradient", "at large gradients", "at small gradients")
-_SAME: Final = ("without noise", "with the noise of the step before")
+_SAME: Final = ("without noise", "with noise of few bits", "with the noise of the step before")
+_LEAST_COARSE: Final = 0.25
+_LARGEST: Final = 8.0
 _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
 """Kinds of tests of all tensors that too much noise on one of them may fail."""
 _Counts = npt.NDArray[np.int64]
+_Places = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,17 +145,20 @@ class AddedNoise:
     shape: tuple[int, ...] = ()
 
     @property
-    def has_few_bits(self) -> npt.NDArray[np.bool_]:
-        """Which entries lie, with their gradient, on the grid of float16, also in units of the
-        deviation.
-
-        Such noise has equal entries by chance, and leaves nothing of such a gradient unhidden.
-        """
+    def is_coarse(self) -> _Places:
+        """Which entries lie on the grid of float16, also in units of the deviation."""
         std = self.std or 1.0
         parts = (self.noise, self.moved), (self.noise / std, self.moved / std)
-        are_few = [_off_grid(values) <= slack for values, slack in parts]
-        found = (are_few[0] | are_few[1]) & (_off_grid(self.clean) == 0.0)
-        return np.asarray(found, dtype=np.bool_)
+        found, also = (_off_grid(values) <= slack for values, slack in parts)
+        return np.asarray(found | also, dtype=np.bool_)
+
+    @property
+    def is_plain(self) -> _Places:
+        """Which entries have a gradient on that grid.
+
+        Coarse noise has equal entries by chance, and leaves nothing of such a gradient unhidden.
+        """
+        return np.asarray(_off_grid(self.clean) == 0.0, dtype=np.bool_)
 
 
 def _off_grid(values: FloatArray) -> FloatArray:
@@ -213,7 +222,7 @@ class CountedNoise:
     within: _Counts = field(default_factory=lambda: np.zeros((2, len(_SHARES)), dtype=np.int64))
     varied: FloatArray = field(default_factory=lambda: np.zeros(3))
     known: FloatArray = field(default_factory=lambda: np.zeros((len(_KNOWN), 2)))
-    same: FloatArray = field(default_factory=lambda: np.zeros((2, 3)))
+    same: FloatArray = field(default_factory=lambda: np.zeros((3, 3)))
 
     @classmethod
     def of(
@@ -222,11 +231,12 @@ class CountedNoise:
         e: FloatArray,
         clean: FloatArray,
         before: tuple[FloatArray, FloatArray] | None = None,
+        coarse: tuple[_Places, _Places] | None = None,
     ) -> CountedNoise:
         """Return the statistics of one step.
 
         e: what rounding moved; clean: all in units of the deviation; before: z and e at the step
-        before.
+        before; coarse: which entries have few bits, and which have a gradient of more bits.
         """
         size = np.abs(z)
         least, most = np.maximum(size - e, 0.0), size + e
@@ -256,14 +266,20 @@ class CountedNoise:
             (smaller, half),
         )
         unit = float(np.max(e / np.maximum(gradient + np.abs(clean + z), _LEAST), initial=0.0))
-        reach = unit * (2.0 * gradient + 8.0)
-        nothing = np.zeros(1), np.zeros(1)
-        for place, last in enumerate((nothing, before)):
-            if last is not None:
-                width = reach + last[1]
-                hits = np.count_nonzero(np.abs(size - np.abs(last[0])) <= width)
-                expected = float(np.sum(np.minimum(1.0, 4.0 * width + 2.0**-20)))
-                found.same[place] = len(z), hits, expected
+        reach = unit * (2.0 * gradient + _LARGEST)
+        few, counts = coarse or (np.zeros(len(z), dtype=bool), np.zeros(len(z), dtype=bool))
+        coarsely = few & (size >= _LEAST_COARSE) & (size <= _LARGEST)
+        compared = [
+            (size <= reach, 4.0 * reach + 2.0**-20, counts | True),
+            (coarsely, 2.0**15 * reach + 2.0**-8, counts),
+        ]
+        if before is not None and len(before[0]) == len(z):
+            width = reach + before[1]
+            is_same = np.abs(size - np.abs(before[0])) <= width
+            compared.append((is_same & (counts | ~few), 4.0 * width + 2.0**-20, counts | True))
+        for place, (hits, chances, some) in enumerate(compared):
+            expected = float(np.minimum(1.0, chances) @ some)
+            found.same[place] = np.sum(some), np.sum(hits & some), expected
         return found
 
     def add(self, other: CountedNoise) -> None:
@@ -279,8 +295,7 @@ class CountedNoise:
         of_one: whether this is the noise on one tensor.
         """
         if self.square == 0.0:
-            what = "no noise was added at all"
-            yield ChanceTest(-math.inf, what, numbers=(0.0, 1.0), kind="size")
+            yield _certain("no noise was added at all", 0.0, 1.0)
             return
         yield from self._size()
         yield from self._mean_and_leak()
@@ -344,6 +359,11 @@ class CountedNoise:
             yield ChanceTest(chance, text, numbers=(hits, expected), kind="same")
 
 
+def _certain(what: str, measured: float, expected: float) -> ChanceTest:
+    """Make a test whose result has no probability by chance."""
+    return ChanceTest(-math.inf, what, numbers=(measured, expected), kind="size")
+
+
 def _log_mean(f: FloatArray, entries: int, mean: float, *, upper: bool) -> float:
     """Return ln of a bound of the probability that the mean of f is so large, or so small."""
     root = math.sqrt(entries)
@@ -396,10 +416,10 @@ def _of_steps(tests: list[ChanceTest], tensors: int) -> tuple[CheckReport, ...]:
     if not tests:
         return ()
     failed = [test for test in tests if test.is_too_rare(SHARE / len(tests))]
-    failed.sort(key=lambda test: (test.verdict is Verdict.VIOLATION, -test.log_chance))
-    worst = [*{test.where: test for test in failed}.values()]
-    worst.sort(key=lambda test: test.verdict is not Verdict.VIOLATION)
-    if worst:
+    failed.sort(key=lambda test: (test.verdict is not Verdict.VIOLATION, test.log_chance))
+    if failed:
+        where = dict.fromkeys(test.where for test in failed)
+        worst = (next(test for test in failed if test.where == place) for place in where)
         return shortened([test.failed(_CHECK) for test in worst])
     rarest = min(tests, key=lambda test: test.log_chance)
     message = (
@@ -428,29 +448,28 @@ class Pool:
         tests: list[ChanceTest] = []
         scaled: dict[str, tuple[FloatArray, FloatArray, FloatArray]] = {}
         for item in items:
-            wrong = None
             if item.std is None:
                 continue
+            wrong: ChanceTest | None = None
             if not np.all(np.isfinite(item.noise)):
-                wrong = Verdict.VIOLATION, "the gradients hold NaN or infinity", math.nan, 1.0
+                wrong = _certain("the gradients hold NaN or infinity", math.nan, 1.0)
             elif item.std > 0.0:
                 noise, moved, clean = item.noise, item.moved, item.clean
                 scaled[item.tensor] = noise / item.std, moved / item.std, clean / item.std
             elif np.any(np.abs(item.noise) > item.moved):
-                wrong = Verdict.INCONCLUSIVE, "no noise is stated, and some was added", 1.0, 0.0
+                what = "no noise is stated, and some was added"
+                wrong = replace(_certain(what, 1.0, 0.0), verdict=Verdict.INCONCLUSIVE)
             if wrong is not None:
-                verdict, what, *numbers = wrong
-                test = ChanceTest(-math.inf, what, "", (numbers[0], numbers[1]), verdict, "size")
-                tests.append(_at(f"{item.step}, {item.tensor}", len(item.noise), test))
+                tests.append(_at(f"{item.step}, {item.tensor}", len(item.noise), wrong))
         if not scaled:
             return tests
         step, number = items[0].step, items[0].number
         shapes = {item.tensor: item.shape or item.noise.shape for item in items}
-        few = {item.tensor: item.has_few_bits for item in items if item.tensor in self.last}
-        found = {
-            name: CountedNoise.of(*parts, self._before(name, few.get(name)))
-            for name, parts in scaled.items()
-        }
+        found: dict[str, CountedNoise] = {}
+        for item in items:
+            if item.tensor in scaled:
+                parts, coarse = scaled[item.tensor], (item.is_coarse, ~item.is_plain)
+                found[item.tensor] = CountedNoise.of(*parts, self.last.get(item.tensor), coarse)
         z, e, clean = (np.concatenate(parts) for parts in zip(*scaled.values(), strict=True))
         together = CountedNoise.of(z, e, clean)
         for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
@@ -468,15 +487,6 @@ class Pool:
             for name, counted in found.items():
                 self.tensors.setdefault(name, CountedNoise()).add(counted)
         return tests
-
-    def _before(
-        self, name: str, few: npt.NDArray[np.bool_] | None
-    ) -> tuple[FloatArray, FloatArray] | None:
-        """Return z and e of a tensor at the step before; excluded entries never match."""
-        if few is None or len(few) != len(self.last[name][0]):
-            return None
-        z, e = self.last[name]
-        return np.where(few, math.inf, z), e
 
     def reports(self) -> tuple[CheckReport, ...]:
         """Report each tensor that fails, and the run, the worst first; or one pass."""

@@ -190,7 +190,7 @@ def _faults(
         off, length = norm_of(a - factor * n), norm_of(a)
         if off <= _ROUNDINGS * unit * length:
             continue
-        plain = name in clean and _is_closer(a, exact(clean[name]), n)
+        plain = name in clean and _distance(a, exact(clean[name])) < _distance(a, n)
         what = "the gradient without its noise" if plain else "something else than the noised one"
         yield _CHECK.failed(
             f"{run.name(step)}, {name}: the optimizer applied {what}",
@@ -204,8 +204,7 @@ def _never_noised(
     run: RecordedRun, step: Step, clean: _Tensors, noised: _Tensors, applied: _Tensors
 ) -> Iterator[CheckReport]:
     """Report what the optimizer applies besides what was noised."""
-    groups = () if step.optimizer is None else step.optimizer.groups
-    trained = {name for group in groups for name in group.parameters} or applied.keys()
+    trained = step.trained or applied.keys()
     for name in sorted(trained & applied.keys() - noised.keys()):
         if not np.any(applied[name]):
             continue
@@ -217,12 +216,6 @@ def _never_noised(
             verdict=Verdict.VIOLATION if is_known else Verdict.INCONCLUSIVE,
             remedy="noise every tensor that the optimizer trains, and show it to the recorder",
         )
-
-
-def _is_closer(applied: FloatArray, clean: FloatArray, noised: FloatArray) -> bool:
-    """Whether the direction of what was applied is closer to the clean gradient than to the noised
-    one."""
-    return _distance(applied, clean) < _distance(applied, noised)
 
 
 def _distance(a: FloatArray, b: FloatArray) -> float:

@@ -62,7 +62,7 @@ class Values:
         length = np.abs(clean) + np.abs(clean + noise)
         twice = float(np.max(moved / np.maximum(length, 1e-300)))
         reach = twice * (2.0 * np.abs(clean) / item.std + _LARGEST)
-        fine = (np.abs(z) <= _LARGEST) & ~item.has_few_bits[: len(z)]
+        fine = (np.abs(z) <= _LARGEST) & ~(item.is_coarse & item.is_plain)[: len(z)]
         precise = np.flatnonzero(error <= 2.0 * np.median(error))[: min(_PROBES, (len(z) + 1) // 2)]
         probes = np.sort(np.abs(z[precise]))
         largest = float(np.max(error[precise]))

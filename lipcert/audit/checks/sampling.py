@@ -11,6 +11,7 @@ Threshold: each of these tests by chance has an equal part of one `SHARE`, wheth
 not, so that all of them together raise a false alarm with at most that probability (see `chance`).
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -31,6 +32,7 @@ from lipcert.audit.checks.draws import (
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
+from lipcert.errors import NoVerdictError
 from lipcert.privacy.plan import Sampling
 
 OF_EACH: Final = SHARE / 11.0
@@ -40,6 +42,11 @@ _CHECK: Final = Check(
     "schedule",
     "draw batches as they were accounted for, or account for the way they were drawn",
 )
+_READ: Final = 1 << 28
+"""numbers that are read for the labels beside them"""
+_BLOCK: Final = 1 << 12
+_OF_A_CLASS: Final = 8
+"""examples, in the mean"""
 _Index = npt.NDArray[np.int64]
 
 
@@ -62,7 +69,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     epochs = Epochs(-(-dataset // expected), sorted(resumed_steps(run)))
     rate, epoch = run.settings.sampling_rate or expected / dataset, dataset // expected
     if way is Sampling.BALLS_IN_BINS:
-        yield from _rarest(bin_size_tests(epochs, present, sizes))
+        yield from _reported(bin_size_tests(epochs, present, sizes))
         begun = len({epochs.place(step)[0] for step in sizes})
         yield from _too_many_epochs(begun, _epochs(run, epochs.bins))
     else:
@@ -79,26 +86,20 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     if not faults:
         match way:
             case Sampling.BALLS_IN_BINS:
-                yield from _bin_faults(epochs, present, members)
+                found = repeated_or_missing(epochs, present, members)
+                if found is not None:
+                    yield _CHECK.failed(found[0], f"step {found[1]}")
+                else:
+                    yield from _reported(bin_member_tests(epochs, present, members))
             case Sampling.SHUFFLE:
                 yield from _epoch_faults(epoch, members, resumed_steps(run), _epochs(run, epoch))
             case Sampling.POISSON | Sampling.WITHOUT_REPLACEMENT:
                 tags = any(batch.tags for step in run.steps for batch in step.batches)
-                tests = member_tests(present, rate, members, way, is_ordered=not tags)
-                yield from _rarest(tests)
+                labels = None if tags else _labels(run, present)
+                yield from _reported(
+                    member_tests(present, rate, members, way, is_ordered=not tags, labels=labels)
+                )
     yield _CHECK.passed("members of batches")
-
-
-def _bin_faults(epochs: Epochs, present: int, members: Members) -> Iterator[Finding]:
-    """Yield faults of balls in bins.
-
-    present: the number of examples that are put into bins.
-    """
-    found = repeated_or_missing(epochs, present, members)
-    if found is not None:
-        yield _CHECK.failed(found[0], f"step {found[1]}")
-    else:
-        yield from _rarest(bin_member_tests(epochs, present, members))
 
 
 def _size_faults(
@@ -117,7 +118,7 @@ def _size_faults(
     examples as were accounted for; otherwise some places are empty.
     """
     if way is Sampling.POISSON:
-        yield from _rarest(size_tests(present, min(1.0, rate), sizes))
+        yield from _reported(size_tests(present, min(1.0, rate), sizes))
         return
     if way is Sampling.FULL_BATCH:
         expected, fills = present, True
@@ -200,7 +201,7 @@ def _too_many_epochs(begun: int, most: int | None) -> Iterator[CheckReport]:
         )
 
 
-def _rarest(tests: Iterable[ChanceTest]) -> Iterator[CheckReport]:
+def _reported(tests: Iterable[ChanceTest]) -> Iterator[CheckReport]:
     """Report the rarest test, if it is too rare."""
     found = too_rare(tests, OF_EACH)
     if found is not None:
@@ -212,6 +213,21 @@ def stated_sampling(run: RecordedRun) -> Sampling | None:
     if run.settings.sampling is not None:
         return Sampling(run.settings.sampling)
     return run.declared.sampling
+
+
+def _labels(run: RecordedRun, present: int) -> _Index | None:
+    """Return the labels of all examples, if the data are given and have few classes."""
+    data = run.tensors.data
+    size = present * math.prod(run.graph.input_shape)
+    if data is None or data.count != present or size > _READ:
+        return None
+    try:
+        parts = [data.read(start, start + _BLOCK).y for start in range(0, present, _BLOCK)]
+    except NoVerdictError:
+        return None  # one of them is no example
+    found = np.concatenate(parts)
+    is_of_classes = found.ndim == 1 and found.dtype.kind in "iub"
+    return found if is_of_classes and _OF_A_CLASS * len(np.unique(found)) <= present else None
 
 
 def _sizes(run: RecordedRun) -> dict[int, int] | None:

@@ -25,12 +25,12 @@ entries N(0, 1), too, if z has. This finds noises that share magnitudes or sizes
 size of z has to be as stated, up to 6 deviations, and known from 1000 entries: a misstated
 deviation, which `noise` reports, gives y a mean.
 
-Threshold: the probability of the cosine at every shift is exact (below). A comparison rejects below
-one `SHARE` divided by the number of all shifts of all comparisons, which follows from shapes alone,
-so that together they raise a false alarm with at most that probability. A copy of m entries is
-found where M are compared, if m is more than about 10·√M, or nearly all of a short noise. Equal
-states have no innocent explanation except a step that was repeated from one checkpoint, with the
-same batch and weights: the same release made twice.
+Threshold: the probability of the cosine at every shift is exact (below). A comparison takes the
+union bound of its shifts, and rejects below one `SHARE` divided by the number of comparisons, which
+follows from shapes alone, so that together they raise a false alarm with at most that probability.
+A copy of m entries is found where M are compared, if m is more than about 10·√M, or nearly all of a
+short noise. Equal states have no innocent explanation except a step that was repeated from one
+checkpoint, with the same batch and weights: the same release made twice.
 
 Correlation of noises: how improbable it is that two of them, or two parts of one, are as similar.
 
@@ -65,8 +65,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import combinations, islice, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations, pairwise, product
 from typing import Final
 
 import numpy as np
@@ -103,17 +103,13 @@ class Piece:
     def __len__(self) -> int:
         return len(self.noise)
 
-    def first(self, count: int) -> Piece:
-        """Return a copy of its beginning."""
-        return Piece(self.noise[:count].copy(), self.moved[:count].copy())
-
     def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> Piece:
-        return Piece(self.noise[places], self.moved[places])
+        return Piece(self.noise[places].copy(), self.moved[places].copy())
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A shift, the cosine there, and its probability.
+    """The rarest of some tests: a shift, the cosine there, and its probability.
 
     chance: bound of the probability of this cosine, or a larger one, at this one shift.
     """
@@ -121,16 +117,20 @@ class Correlation:
     shift: int
     cosine: float
     chance: float
+    tests: int = 1
 
+    def told(self, what: str, where: str = "") -> ChanceTest:
+        """Make one test of all of them.
 
-def shifts(first: int, second: int) -> int:
-    """Return the number of tests that `best_correlation` makes of noises of these sizes."""
-    return max(first + second - 1, 0)
-
-
-def own_shifts(size: int) -> int:
-    """Return the number of tests that `own_correlation` makes of a noise of this size."""
-    return 2 * max(size - 1, 0)
+        what: the noises, as named in a sentence.
+        """
+        chance = min(1.0, self.tests * self.chance)
+        log_chance = math.log(chance) if chance > 0.0 else -math.inf
+        message = (
+            f"{what} have the correlation {self.cosine:.6g}, which has at most the probability "
+            f"{chance:.1e} by chance"
+        )
+        return ChanceTest(log_chance, message, where, (self.cosine, 0.0))
 
 
 def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
@@ -164,7 +164,7 @@ def best_correlation(first: Piece, second: Piece) -> Correlation:
     start, stop = np.maximum(0, -shift), np.minimum(a, b - shift)
     best = int(_most_alike(first, second, shift, start, stop)[-1])
     k, i, j = int(shift[best]), int(start[best]), int(stop[best])
-    return unshifted(first[i:j], second[i + k : j + k], k)
+    return replace(unshifted(first[i:j], second[i + k : j + k], k), tests=a + b - 1)
 
 
 def own_correlation(piece: Piece) -> Correlation:
@@ -181,7 +181,7 @@ def own_correlation(piece: Piece) -> Correlation:
             chosen = places[(places // k) % 2 == half]
             if len(chosen) >= SHORTEST:
                 found.append(unshifted(piece[chosen], piece[chosen + k], k))
-    return min(found, key=lambda item: item.chance)
+    return replace(min(found, key=lambda item: item.chance), tests=2 * (len(piece) - 1))
 
 
 def _between(
@@ -269,10 +269,20 @@ class Sketches:
         rows, moved = (np.stack(part) / stds[:, None] for part in (self._rows, self._moved))
         return Piece(rows.reshape(-1), moved.reshape(-1))
 
-    def most_alike(self) -> tuple[Correlation, str, str] | None:
-        """Return the least probable pair; None if there is no pair."""
-        if not self.pairs:
-            return None
+    def tests(self) -> Iterator[ChanceTest]:
+        """Compare the noises at every two steps, and each with that of other steps."""
+        if self.pairs:
+            like, first, second = self.most_alike()
+            yield like.told(f"{self.name} at {first} and that at {second}", second)
+        piece = self.in_time()
+        if piece is not None:
+            like = own_correlation(piece)
+            steps, entries = divmod(like.shift, self.size)
+            later = f"{like.shift} entries further on" if entries else f"{steps} steps later"
+            yield like.told(f"{self.name} and that {later}, all together,")
+
+    def most_alike(self) -> tuple[Correlation, str, str]:
+        """Return the least probable pair of two or more."""
         rows, moved = np.stack(self._rows), np.stack(self._moved)
         long, slack = np.linalg.norm(rows, axis=1), np.linalg.norm(moved, axis=1)
         best = (-1.0, 0, 0)
@@ -286,12 +296,13 @@ class Sketches:
             best = max(best, (float(alike[i, j]), start + i, j))
         likely, i, j = best
         cosine = float(rows[i] @ rows[j] / (long[i] * long[j]))
-        return Correlation(0, cosine, _chance(likely, self.size)), self.places[i], self.places[j]
+        like = Correlation(0, cosine, _chance(likely, self.size), self.pairs)
+        return like, self.places[i], self.places[j]
 
     def noticed(self, chance: float) -> float:
-        """Return the cosine of two noises that a test of this chance notices."""
+        """Return the cosine of two noises that `most_alike` notices with this chance."""
         half = (self.size - 1) / 2.0
-        return 1.0 - 2.0 * float(beta.ppf(chance / 2.0, half, half))
+        return 1.0 - 2.0 * float(beta.ppf(chance / self.pairs / 2.0, half, half))
 
 
 _CHECK: Final = Check(
@@ -328,58 +339,31 @@ _Release = Mapping[str, _Drawn]
 _Pair = tuple[_Drawn, _Drawn]
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """The least probable of some tests.
-
-    pairs: the number of pairs of noises that were compared.
-    """
-
-    tests: int
-    pairs: int
-    worst: ChanceTest
-
-    @classmethod
-    def of(cls, tests: int, like: Correlation, what: str, where: str, pairs: int = 1) -> _Compared:
-        """Make the result of a comparison.
-
-        what: the noises, as named in a sentence.
-        """
-        message = (
-            f"{what} have the correlation {like.cosine:.6g}, which has at most the probability "
-            f"{like.chance:.1e} by chance"
-        )
-        log_chance = math.log(like.chance) if like.chance > 0.0 else -math.inf
-        return cls(tests, pairs, ChanceTest(log_chance, message, where, (like.cosine, 0.0)))
-
-
 @run_check(_CHECK)
 def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     """Report equal states, the least probable noises, or a pass."""
     stated = [step for step in run.steps if step.noise is not None and step.noise.generator]
     releases, sketches = _recorded(run)
-    compared = [*_shifted(releases), *_every_two(sketches), *_in_time(sketches)]
-    tests = sum(item.tests for item in compared)
+    tests = [*_shifted(releases), *(test for item in sketches for test in item.tests())]
     if len(stated) < 2 and not tests:
         yield "no two steps record the state of the generator or their noise"
         return
     yield from _equal_states(run)
-    share = SHARE / max(tests, 1)
-    rare = [item.worst for item in compared if item.worst.is_too_rare(share)]
+    share = SHARE / max(len(tests), 1)
+    rare = [test for test in tests if test.is_too_rare(share)]
     worst = min(rare, key=lambda test: (test.kind == "values", test.log_chance), default=None)
     if worst is not None:
         yield worst.failed(_CHECK)
-    pairs = sum(item.pairs for item in compared)
     yield _CHECK.passed(
         f"the noise of {len(stated)} steps was drawn from different states of the generator, and "
-        f"in {pairs} comparisons of recorded noises, in {tests} tests, none are correlated"
-        f"{_power(sketches, tests)}"
+        f"in {len(tests)} comparisons of recorded noises none are correlated"
+        f"{_power(sketches, share)}"
     )
 
 
-def _power(sketches: Iterable[Sketches], tests: int) -> str:
+def _power(sketches: Iterable[Sketches], share: float) -> str:
     """Say which correlation of two steps would have been seen."""
-    seen = sorted((item.noticed(SHARE / tests), item.name) for item in sketches if item.pairs)
+    seen = sorted((item.noticed(share), item.name) for item in sketches if item.pairs)
     if not seen:
         return ""
     cosine, name = seen[0]
@@ -428,7 +412,7 @@ def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
                 size = size if is_held else min(size, _WINDOW)
                 held[at] += size
                 own = Values.of(item, size) if what == _NOISE else None
-                drawn = _Drawn(item.step, item.tensor, what, piece.first(size), own)
+                drawn = _Drawn(item.step, item.tensor, what, piece[:size], own)
                 found.setdefault(at, {})[name] = drawn
     return [found[at] for at in sorted(found)], list(sketches.values())
 
@@ -453,80 +437,42 @@ def _as_rare(sizes: FloatArray) -> FloatArray:
     return found
 
 
-def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
+def _shifted(releases: list[_Release]) -> Iterator[ChanceTest]:
     """Compare noises at every shift, as many of each of the four kinds as stated above."""
     itself = ((item, item) for release in releases for item in release.values())
-    within = (
-        (one, other)
-        for release in releases
-        for one, other in combinations(release.values(), 2)
-        if one.what == other.what
-    )
-    elsewhere = (
-        (one, other)
-        for first, second in pairwise(releases)
-        for one in first.values()
-        for other in second.values()
-        if one.tensor != other.tensor and one.what == other.what
-    )
     for one, _ in _affordable(itself, _WHOLE):
-        like = own_correlation(one.piece)
-        name = f"{one.what} {one.tensor!r} at {one.step}"
-        what = f"{name} and itself, {like.shift} entries further on,"
-        yield _Compared.of(own_shifts(len(one.piece)), like, what, one.step)
+        like, name = own_correlation(one.piece), f"{one.what} {one.tensor!r} at {one.step}"
+        yield like.told(f"{name} and itself, {like.shift} entries further on,", one.step)
         if one.values is not None:
-            test = one.values.in_other(one.values, f"two parts of {name}", one.step, _WHOLE)
-            yield _Compared(1, 0, test)
-    for pairs, most in ((_same_tensor(releases), _WHOLE), (within, _WINDOW), (elsewhere, _WINDOW)):
+            yield one.values.in_other(one.values, f"two parts of {name}", one.step, _WHOLE)
+    within = (combinations(release.values(), 2) for release in releases)
+    elsewhere = (product(one.values(), other.values()) for one, other in pairwise(releases))
+    pairs_of = [(_same_tensor(releases), _WHOLE)]
+    pairs_of += [(chain.from_iterable(parts), _WINDOW) for parts in (within, elsewhere)]
+    for pairs, most in pairs_of:
         for one, other in _affordable(pairs, most):
-            first, second = one.piece[:most], other.piece[:most]
-            like = best_correlation(first, second)
+            like = best_correlation(one.piece[:most], other.piece[:most])
             on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
             shifted = f", shifted by {like.shift} entries," if like.shift else ""
             what = f"{one.what} {one.tensor!r} at {one.step} and that {on}at {other.step}"
-            count = shifts(len(first), len(second))
-            yield _Compared.of(count, like, f"{what}{shifted}", other.step)
+            yield like.told(f"{what}{shifted}", other.step)
             if one.values is not None and other.values is not None:
-                test = one.values.in_other(other.values, what, other.step, most)
-                yield _Compared(1, 0, test)
-
-
-def _every_two(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
-    """Compare the noises on one tensor at every two steps."""
-    for item in sketches:
-        found = item.most_alike()
-        if found is not None:
-            like, first, second = found
-            what = f"{item.name} at {first} and that at {second}"
-            yield _Compared.of(item.pairs, like, what, second, item.pairs)
-
-
-def _in_time(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
-    """Compare the noise on one tensor with that of other steps."""
-    for item in sketches:
-        piece = item.in_time()
-        if piece is None:
-            continue
-        like = own_correlation(piece)
-        steps, entries = divmod(like.shift, item.size)
-        later = f"{like.shift} entries further on" if entries else f"{steps} recorded steps later"
-        what = f"{item.name} and that {later}, all together,"
-        yield _Compared.of(own_shifts(len(piece)), like, what, "", 0)
+                yield one.values.in_other(other.values, what, other.step, most)
 
 
 def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
     """Yield the noises on one tensor in every two releases, neighbours first."""
     for distance in range(1, len(releases)):
-        for first, second in zip(releases, islice(releases, distance, None), strict=False):
+        for first, second in zip(releases, releases[distance:], strict=False):
             for name in first:
                 if name in second and len(first[name].piece) == len(second[name].piece):
                     yield first[name], second[name]
 
 
 def _affordable(pairs: Iterable[_Pair], most: int) -> Iterator[_Pair]:
-    """Yield pairs until `_ENTRIES` are compared, using at most this many entries of each noise."""
+    """Yield pairs of one kind until `_ENTRIES` are compared, at most this many of each noise."""
     entries = 0
-    for first, second in pairs:
+    for first, second in (pair for pair in pairs if pair[0].what == pair[1].what):
         entries += min(len(first.piece), most) + min(len(second.piece), most)
         if entries > _ENTRIES:
             return

@@ -278,6 +278,12 @@ class Step:
         return sum(batch.examples or 0 for batch in self.batches)
 
     @property
+    def trained(self) -> frozenset[str]:
+        """What its optimizer trains, as far as it is recorded."""
+        groups = () if self.optimizer is None else self.optimizer.groups
+        return frozenset(name for group in groups for name in group.parameters)
+
+    @property
     def has_detail(self) -> bool:
         """Whether tensors of the batch, their name, or gradients were recorded."""
         batches = (batch.tensors or batch.name for batch in self.batches)

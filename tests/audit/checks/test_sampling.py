@@ -22,6 +22,7 @@ from lipcert.audit.checks.draws import (
 from lipcert.audit.checks.sampling import sampled
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Declaration, Resume, Step
+from lipcert.gradient_stats.examples import Examples
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.settings.settings import Settings
 from lipcert.training.sampling import Sampler
@@ -29,6 +30,7 @@ from tests.audit.checks.runs import Draw
 from tests.training.test_sampling import plan
 
 POOL, BATCH, STEPS = 400, 40, 20
+LABELS = np.random.default_rng(5).integers(0, 4, POOL)
 RATE = BATCH / POOL
 
 
@@ -54,6 +56,8 @@ def faults(
     settings = Settings()
     trace = SimpleNamespace(ranks=(0,), events=lambda _: [Resume(0.0, n, 0, {}) for n in resumed])
     run = SimpleNamespace(settings=settings, declared=stated, steps=done, trace=trace, plan=None)
+    run.graph = SimpleNamespace(input_shape=(8,))
+    run.tensors = SimpleNamespace(data=Examples(np.zeros((pool, 8)), LABELS[:pool], "some"))
     found = list(sampled(run))
     assert {type(finding) for finding in found} == {CheckReport}
     return [report for report in found if report.verdict is not Verdict.PASS]
@@ -104,6 +108,10 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
 
 def poisson(random: np.random.Generator, _: int) -> np.ndarray:
     return np.flatnonzero(random.random(POOL) < RATE)
+
+
+def without_a_label(random: np.random.Generator, step: int) -> np.ndarray:
+    return np.setdiff1d(poisson(random, step), np.flatnonzero(LABELS == 2))
 
 
 def fixed(random: np.random.Generator, _: int) -> np.ndarray:
@@ -241,6 +249,7 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
         (POISSON, antithetic, 25, "shared by batches 1 steps apart"),
         (POISSON, at_rates(2.2, 0.6, 0.6, 0.6), 10, "draws are from part 0 of 4"),
         (POISSON, at_rates(*7 * [8 / 7], 0.0), 10, "0 draws are from part 7 of 8"),
+        (POISSON, without_a_label, 10, "0 draws are of the examples of label 2"),
         (POISSON, every_eighth_never, 10, "0 draws are of every 8th example, from 0 on"),
         (FIXED, with_some_always(fixed), 20, "3 of 400 examples are in 20 or more of 20"),
         (FIXED, fixed_from_a_fifth, 6, "examples"),
