@@ -16,70 +16,66 @@ it gives inf, and an upward result beyond float64 is inf. Downward it is refused
 """
 
 import math
-import sys
 from fractions import Fraction
 from typing import Final, TypeAlias
 
 Number: TypeAlias = float | Fraction
 
 _INF: Final = math.inf
-_LARGEST: Final = sys.float_info.max
-_ROOT_BITS: Final = 64
-"""of a root in integers, more than a float64 has"""
 
 
 def add_up(a: Number, b: Number) -> float:
     """Smallest float64 ≥ a + b."""
-    return round_up(_exact(a) + _exact(b)) if _finite(a, b) else _INF
+    return round_up(*_sum(a, b)) if _finite(a, b) else _INF
 
 
 def add_down(a: Number, b: Number) -> float:
     """Largest float64 ≤ a + b."""
-    return round_down(_exact(a) + _exact(b))
+    return round_down(*_sum(a, b))
 
 
 def multiply_up(a: Number, b: Number) -> float:
     """Smallest float64 ≥ a·b; inf where a factor has no bound, even if the other is 0."""
-    return round_up(_exact(a) * _exact(b)) if _finite(a, b) else _INF
+    return round_up(*_product(a, b)) if _finite(a, b) else _INF
 
 
 def multiply_down(a: Number, b: Number) -> float:
     """Largest float64 ≤ a·b."""
-    return round_down(_exact(a) * _exact(b))
+    return round_down(*_product(a, b))
 
 
 def divide_up(a: Number, b: Number) -> float:
     """Smallest float64 ≥ a/b for b > 0."""
-    return round_up(_exact(a) / _positive(b)) if _finite(a) else _INF
+    return round_up(*_quotient(a, b)) if _finite(a) else _INF
 
 
 def divide_down(a: Number, b: Number) -> float:
     """Largest float64 ≤ a/b for b > 0."""
-    return round_down(_exact(a) / _positive(b))
+    return round_down(*_quotient(a, b))
 
 
 def sqrt_up(a: Number) -> float:
     """Smallest float64 ≥ √a for a ≥ 0."""
     if not _finite(a):
         return _INF
-    square, unit = _square(a)
-    least = math.ceil(square)
-    return round_up(Fraction(math.isqrt(least - 1) + 1 if least else 0, unit))
+    n, d, unit = _square(a)
+    least = -(-n // d)
+    return round_up(math.isqrt(least - 1) + 1 if least else 0, unit)
 
 
 def sqrt_down(a: Number) -> float:
     """Largest float64 ≤ √a for a ≥ 0."""
-    square, unit = _square(a)
-    return round_down(Fraction(math.isqrt(math.floor(square)), unit))
+    n, d, unit = _square(a)
+    return round_down(math.isqrt(n // d), unit)
 
 
-def round_up(number: Fraction) -> float:
-    """Smallest float64 ≥ a rational number; inf beyond the largest."""
-    n, d = number.as_integer_ratio()
+def round_up(number: Fraction | int, divisor: int = 1) -> float:
+    """Smallest float64 ≥ a rational number over one above 0; inf beyond the largest."""
+    n, d = number.numerator, number.denominator * divisor
     try:
         found = n / d
     except OverflowError:
-        return _INF if n > 0 else -_LARGEST
+        return _INF if n > 0 else math.nextafter(-_INF, 0.0)
     while found < _INF:
         p, q = found.as_integer_ratio()
         if p * d >= n * q:
@@ -88,19 +84,33 @@ def round_up(number: Fraction) -> float:
     return found
 
 
-def round_down(number: Fraction) -> float:
-    """Largest float64 ≤ a rational number; −inf below the lowest."""
-    return 0.0 - round_up(-number)
+def round_down(number: Fraction | int, divisor: int = 1) -> float:
+    """Largest float64 ≤ a rational number over one above 0; −inf below the lowest."""
+    return 0.0 - round_up(-number, divisor)
 
 
-def _square(a: Number) -> tuple[Fraction, int]:
-    """a·4^k and 2^k, k so large that the root has bits enough; for a ≥ 0."""
-    number = _exact(a)
-    if number < 0:
-        raise ValueError("a negative number has no square root")
-    size = number.numerator.bit_length() - number.denominator.bit_length()
-    bits = max(_ROOT_BITS - size // 2, 0)
-    return number * (1 << 2 * bits), 1 << bits
+def _sum(a: Number, b: Number) -> tuple[int, int]:
+    (n, d), (m, e) = _exact(a), _exact(b)
+    return n * e + m * d, d * e
+
+
+def _product(a: Number, b: Number) -> tuple[int, int]:
+    (n, d), (m, e) = _exact(a), _exact(b)
+    return n * m, d * e
+
+
+def _quotient(a: Number, b: Number) -> tuple[int, int]:
+    (n, d), (m, e) = _exact(a), _exact(b)
+    if m <= 0:
+        raise ValueError("a divisor must be positive")
+    return n * e, d * m
+
+
+def _square(a: Number) -> tuple[int, int, int]:
+    """a·4^k as a quotient, and 2^k, where a root of a·4^k has 64 bits, more than a float64 has."""
+    n, d = _exact(a)
+    bits = max(64 - (n.bit_length() - d.bit_length()) // 2, 0)
+    return n << 2 * bits, d, 1 << bits
 
 
 def _finite(a: Number, b: Number = 0.0) -> bool:
@@ -112,14 +122,7 @@ def _finite(a: Number, b: Number = 0.0) -> bool:
     return False
 
 
-def _exact(number: Number) -> Fraction:
+def _exact(number: Number) -> tuple[int, int]:
     if not -_INF < number < _INF:
         raise ValueError(f"{number!r} is not a real number")
-    return Fraction(number)
-
-
-def _positive(number: Number) -> Fraction:
-    found = _exact(number)
-    if found <= 0:
-        raise ValueError("a divisor must be positive")
-    return found
+    return number.as_integer_ratio()

@@ -86,7 +86,7 @@ class BallDomain(SoftmaxDomain):
         def near(one: int, others: int, distance: int) -> int:
             first, second = exp_near(one, _UNIT, BITS), exp_near(others, _UNIT, BITS)
             n, d = square_at(smoothing, (1, 1), (first, 1), (second, self.classes - 2))
-            return _ceil(n << BITS, d) + more(distance)
+            return more(distance) - (-n << BITS) // d
 
         return near
 
@@ -103,7 +103,7 @@ class BallDomain(SoftmaxDomain):
             (n, d), (m, e) = exp_near(one, _UNIT, BITS), exp_near(others, _UNIT, BITS)
             more = factor(distance)
             odds = n * e + (self.classes - 2) * m * d
-            return _ceil(odds * more.numerator << BITS, d * e * more.denominator)
+            return -((-odds * more.numerator << BITS) // (d * e * more.denominator))
 
         return near
 
@@ -137,10 +137,6 @@ class BallDomain(SoftmaxDomain):
 def _root(numerator: int, denominator: int) -> int:
     """√(numerator/denominator) in units of 2^-80, at most one of them below."""
     return math.isqrt((numerator << 2 * BITS) // denominator)
-
-
-def _ceil(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)
 
 
 def largest_on(
