@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch._utils import _unflatten_dense_tensors
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -49,38 +50,28 @@ _AT_ONCE: Final = 2**14
 
 
 def standard_normal(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Return independent normal numbers, two for each raw number of 64 independent bits.
+    """Return independent normal numbers, a pair for each raw number of 64 independent bits: first
+    the first ones of all pairs, then the second ones.
 
-    The polar form of Box and Muller (1958): √(−2 ln u)·(cos φ, sin φ), u uniform in (0, 1] from all
-    bits, φ from the last 24. What these have to do with the length of a pair is below 2⁻⁴⁰ of u; no
-    number is longer than √(128 ln 2) = 9.4, which normal ones exceed once in 10²⁰.
+    The polar form of Box and Muller (1958): √(−2 ln u)·(cos φ, sin φ), where u = (|s| + ½)/2^63 for
+    the signed number s of all bits, uniform in (0, 1] but for the two ends of s; φ from the last 24
+    bits. What these have to do with u is below 2⁻³⁹; no number is longer than √(128 ln 2) = 9.4,
+    which normal ones exceed once in 10²⁰.
     """
-    found = np.empty((len(raw), 2), dtype=np.float32)
+    found = np.empty((2, len(raw)), dtype=np.float32)
     for start in range(0, len(raw), _AT_ONCE):
-        bits, pairs = raw[start : start + _AT_ONCE], found[start : start + _AT_ONCE]
-        uniform = as_float64(bits)
-        uniform += 1.0
-        uniform *= 2.0**-64
+        bits, (first, second) = raw[start : start + _AT_ONCE], found[:, start : start + _AT_ONCE]
+        uniform = np.abs(bits.view(np.int64).astype(np.float64))
+        uniform += 0.5
+        uniform *= 2.0**-63
         squares = np.log(uniform, out=uniform)
         squares *= -2.0
         lengths = np.sqrt(squares.astype(np.float32))
-        angles = (bits & np.uint64(_ANGLES - 1)).astype(np.float32)
+        angles = (bits & np.uint64(_ANGLES - 1)).view(np.int64).astype(np.float32)
         angles *= np.float32(2.0 * np.pi / _ANGLES)
-        np.multiply(lengths, np.cos(angles), out=pairs[:, 0])
-        np.multiply(lengths, np.sin(angles), out=pairs[:, 1])
+        np.multiply(np.cos(angles, out=first), lengths, out=first)
+        np.multiply(np.sin(angles, out=second), lengths, out=second)
     return found.reshape(-1)
-
-
-def as_float64(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Return the nearest float64 numbers, faster than a conversion that branches at each first bit.
-
-    Halves are converted exactly, as signed numbers, and their sum is rounded once.
-    """
-    high, low = bits >> np.uint64(32), bits & np.uint64(2**32 - 1)
-    found = high.view(np.int64).astype(np.float64)
-    found *= 2.0**32
-    found += low.view(np.int64)
-    return found
 
 
 class NoiseSource(OneProcess):
@@ -108,39 +99,30 @@ class NoiseSource(OneProcess):
         if not given:
             return
         if self._is_alone and all(item.is_cuda for item in given):
-            noises = self._drawn_there(given)
-        elif any(item.dtype is torch.float64 for item in given):
-            noises = [self._drawn_here([item])[0] for item in given]
+            noise = self._drawn_there(given)
         else:
-            noises = self._drawn_here(given)
-        for (name, gradient), noise in zip(gradients.items(), noises, strict=True):
-            gradient.add_(noise.to(gradient), alpha=stds[name])
+            noise = self._drawn_here(given)
+        parts = _unflatten_dense_tensors(noise, given)  # type: ignore[no-untyped-call]
+        for (name, gradient), part in zip(gradients.items(), parts, strict=True):
+            gradient.add_(part.to(gradient), alpha=stds[name])
 
-    def _drawn_here(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Draw noise for each tensor on the CPU; it does not depend on the tensors drawn together
-        with it."""
-        if like[0].dtype is torch.float64:
-            drawn = [self.generator.standard_normal(tuple(item.shape)) for item in like]
-            return [torch.from_numpy(np.asarray(item)) for item in drawn]
-        pairs = [-(-item.numel() // 2) for item in like]
-        raw = self.generator.bit_generator.random_raw(sum(pairs))
-        parts = torch.split(torch.from_numpy(standard_normal(raw)), [2 * count for count in pairs])
-        return [
-            (part[:-1] if item.numel() % 2 else part).view_as(item)
-            for part, item in zip(parts, like, strict=True)
-        ]
+    def _drawn_here(self, like: Sequence[Tensor]) -> Tensor:
+        """Draw the numbers of all tensors, one after another; in float64 where one of them is."""
+        count = sum(item.numel() for item in like)
+        if any(item.dtype is torch.float64 for item in like):
+            return torch.from_numpy(self.generator.standard_normal(count))
+        raw = self.generator.bit_generator.random_raw((count + 1) // 2)
+        return torch.from_numpy(standard_normal(raw))[:count]
 
-    def _drawn_there(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Draw noise by the generator of the tensors' GPU, in float64, whose tails reach
-        further."""
+    def _drawn_there(self, like: Sequence[Tensor]) -> Tensor:
+        """Draw them in float64, whose tails reach further, by the generator of their GPU."""
         key, counter = map(int, self.generator.bit_generator.random_raw(2))
         generator = torch.Generator(like[0].device)
         generator.manual_seed(key)
         generator.set_offset(counter >> 4 << 2)
-        sizes = [item.numel() for item in like]
-        whole = torch.empty(sum(sizes), dtype=torch.float64, device=like[0].device)
-        parts = torch.split(whole.normal_(generator=generator), sizes)
-        return [part.reshape(item.shape) for part, item in zip(parts, like, strict=True)]
+        count = sum(item.numel() for item in like)
+        whole = torch.empty(count, dtype=torch.float64, device=like[0].device)
+        return whole.normal_(generator=generator)
 
 
 def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:

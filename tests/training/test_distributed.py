@@ -89,10 +89,10 @@ def test_one_sum_and_one_noise(kind: str, tmp_path: Path, model_file: Path) -> N
             assert set(other["index"] % 2) <= {1}
             x, y = torch.cat([one["x"], other["x"]]), torch.cat([one["y"], other["y"]])
             sums = _clipped_sums(one["mechanism"], name, one["before"], x, y)
+            noise = {key: torch.zeros_like(item) for key, item in one["released"].items()}
+            again.add(noise, one["stds"])
             for key, released in one["released"].items():
-                noise = torch.zeros_like(released)
-                again.add({key: noise}, one["stds"])
-                expected = sums[key] / BATCH + noise.double()
+                expected = sums[key] / BATCH + noise[key].double()
                 assert torch.equal(released, other["released"][key])
                 assert torch.allclose(released.double(), expected, atol=2e-6)
 

@@ -157,12 +157,12 @@ def test_released_is_the_sum_over_a_constant_plus_noise(name: str) -> None:
             }
             run.step(x, y)
             expected = _clipped_sums(run.settings.mechanism, name, weights, x, y)
+            noise = {k: torch.zeros_like(p) for k, p in run.model.named_parameters()}
+            again.add(noise, stds)
             for key, parameter in run.model.named_parameters():
-                noise = torch.zeros_like(parameter)
-                again.add({key: noise}, stds)
                 given = run.optimizer.state[parameter]["given"]
                 assert torch.allclose(
-                    given.double(), expected[key] / BATCH + noise.double(), atol=2e-6
+                    given.double(), expected[key] / BATCH + noise[key].double(), atol=2e-6
                 )
 
 

@@ -217,13 +217,13 @@ def test_a_private_run_releases_what_the_oracle_clips() -> None:
             for name, gradient in example_gradients(single, image, int(label)).items():
                 total[name] += gradient
         run.step(x, y)
-        for name, parameter in run.model.named_parameters():
-            if parameter.requires_grad:
-                noise = torch.zeros_like(parameter)
-                again.add({name: noise}, stds)
-                given = run.optimizer.state[parameter]["given"].double()
-                expected = total[name] / BATCH + noise.double()
-                assert torch.allclose(given, expected, atol=2e-6), name
+        named = {k: p for k, p in run.model.named_parameters() if p.requires_grad}
+        noise = {name: torch.zeros_like(parameter) for name, parameter in named.items()}
+        again.add(noise, stds)
+        for name, parameter in named.items():
+            given = run.optimizer.state[parameter]["given"].double()
+            expected = total[name] / BATCH + noise[name].double()
+            assert torch.allclose(given, expected, atol=2e-6), name
         assert sum(float(item.norm()) for item in total.values()) > 1.0
 
 
