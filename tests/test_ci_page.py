@@ -121,6 +121,7 @@ def test_the_tests_are_green(folder: Path) -> None:
     assert f"{text.count('def test_')} passed" in done.stdout, done.stdout
 
 
+@pytest.mark.nightly
 def test_the_commands_leave_with_what_is_said(folder: Path) -> None:
     """One line after the other; a check whose assumptions nobody accepted is no verdict."""
     (block,) = blocks("sh")

@@ -79,6 +79,7 @@ def test_the_source_distribution_is_the_checkout(sources: Path, tmp_path: Path) 
     assert checkout() <= set(files(tmp_path / f"lipcert-{lipcert.__version__}"))
 
 
+@pytest.mark.nightly
 def test_the_wheel_holds_the_package_alone(wheel: Path, sources: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}

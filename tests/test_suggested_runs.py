@@ -26,6 +26,7 @@ def test_the_page_shows_the_journal() -> None:
         assert table_of(PAGE, name).splitlines() == tables[name]
 
 
+@pytest.mark.nightly
 def test_runs_go_on_where_they_ended(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     Journal(path).make(SMALL, METHODS["dp-sgd"], (8.0,), range(2))

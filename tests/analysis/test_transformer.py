@@ -130,6 +130,7 @@ def test_every_depth_costs_the_same(
     assert f"{found:.3g}" == f"{shown:.3g}"
 
 
+@pytest.mark.nightly
 def test_norms_that_are_trained(files: dict[float, Path]) -> None:
     """A scale meets √(n(d − 1)), whatever its layer reads; a shift as many tokens as there are."""
     every = grad_norms(files[1.0], input_clip=8.0)

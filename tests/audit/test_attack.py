@@ -329,6 +329,7 @@ def test_weights_that_must_not_move():
         attacked(run, move_weights=True)
 
 
+@pytest.mark.nightly
 def test_weights_that_nothing_holds():
     """Under clips in the backward pass the bounds hold whatever the weights are."""
     run = claimed(

@@ -72,7 +72,7 @@ def test_a_certificate_claims_what_the_analysis_says(model: ImportedModel, name:
     assert certified.engine.loss == analysed.engine.loss
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["run", "constrained"])
 def test_the_settings_of_a_certificate_certify_the_same_again(
     model: ImportedModel, name: str

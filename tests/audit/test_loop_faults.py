@@ -107,6 +107,7 @@ def test_a_step_whose_deviation_is_left_out_is_not_passed_over(
     assert (report.verdict, told) == (Verdict.INCONCLUSIVE, True)
 
 
+@pytest.mark.nightly
 def test_no_example_in_the_domain_gives_no_epsilon(tmp_path: Path) -> None:
     loop = Loop()
     loop.account = {"input_norm": 1e-3}

@@ -256,6 +256,7 @@ def test_a_resumed_run_is_one_run(tmp_path: Path) -> None:
     assert audit_of_steps(tmp_path / "t", STEPS).verdict is Verdict.PASS
 
 
+@pytest.mark.nightly
 def test_steps_done_again_from_an_older_checkpoint_are_counted(tmp_path: Path) -> None:
     """Opacus forgets those after the checkpoint: its ε is that of ten."""
     saved, _ = part_of_a_run(tmp_path / "t", 7, 4)

@@ -62,10 +62,10 @@ def test_a_loose_bound_hides_faults_and_the_report_says_how_large() -> None:
 
 
 def test_wrong_samplers_are_found_after_as_many_steps_as_documented() -> None:
-    """Of the smaller data set, where that takes at most 20 steps."""
+    """Of the smaller data set, where that takes at most 8 steps."""
     shown = rows("batches")
     assert SAMPLERS.keys() == shown.keys() - {"batches", "---"}
     pool, size = POOLS[0]
     for name, draw in SAMPLERS.items():
-        if (steps := int(shown[name][0])) <= 20:
+        if (steps := int(shown[name][0])) <= 8:
             assert all_found(draw, pool, size, steps), name

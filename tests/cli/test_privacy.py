@@ -57,6 +57,7 @@ def test_noise_multiplier_of_an_epsilon() -> None:
     assert epsilon(PLAN, result["privacy"]["noise_multiplier"]) == result["privacy"]["epsilon"]
 
 
+@pytest.mark.nightly
 def test_steps_of_an_epsilon() -> None:
     result = found(*RUN, "--target-epsilon", "2", "--noise-multiplier", "1.5")
     steps = result["privacy"]["steps"]

@@ -64,6 +64,7 @@ def test_of_pure_privacy_a_geometric_search_costs_three_times() -> None:
     assert 1.49 <= found <= 1.515
 
 
+@pytest.mark.nightly
 def test_one_trial_in_the_mean_of_a_geometric_law_is_one() -> None:
     alone = epsilon(RUN, 1.1)
     assert alone <= selection_epsilon(RUN, 1.1, Law.GEOMETRIC) <= 1.002 * alone

@@ -245,7 +245,7 @@ def test_no_chain_begins_below_an_offset() -> None:
     assert derived.lipschitz == pytest.approx(plain.lipschitz, rel=0.05)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(3))
 def test_windows_within_a_deep_network(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Where a window from the input says no more, one from a value above it does."""

@@ -133,6 +133,7 @@ def test_one_linear_layer():
     assert found.lipschitz == pytest.approx(lipschitz, rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_random_networks_do_not_exceed_their_bounds():
     searched = 0
     for seed in range(12):

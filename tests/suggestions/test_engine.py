@@ -153,7 +153,7 @@ def test_other_mechanisms_than_that_of_the_settings_are_tried_too() -> None:
     assert result.recipe.outcome.score <= result.baseline.score
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
 def test_a_shuffle_is_told_what_balls_in_bins_would_save(neighbours: str) -> None:
     """In the recipe where the relation stays, beside it where it would be another."""
@@ -197,6 +197,7 @@ def test_a_batch_normalisation_is_the_first_thing_said(budget: float) -> None:
     assert result.edits[0].how == "nn.GroupNorm(4, 4)  # norm1, norm2"
 
 
+@pytest.mark.nightly
 def test_the_head_alone_is_no_recipe() -> None:
     """What a layer would learn is no part of the noise, nor of the signal at the first weights."""
     for name in NAMES:

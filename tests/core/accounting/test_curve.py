@@ -203,6 +203,7 @@ def test_no_simulated_run_exceeds_it(bins: int, sigma: float) -> None:
         assert terms.mean() - 5.0 * terms.std() / math.sqrt(len(terms)) <= 0.01
 
 
+@pytest.mark.nightly
 def test_it_is_monotone_and_below_one_release_per_epoch() -> None:
     delta = Fraction(1, 10**6)
     for sigma in (0.3, 1.0, 300.0):

@@ -129,6 +129,7 @@ def test_smallest_and_largest_numbers(check):
     assert check(np.full((2, 2), 1.4e-45), 2.9e-45)  # the smallest float32: squares underflow
 
 
+@pytest.mark.nightly
 def test_a_thousand_columns():
     rng = np.random.default_rng(3)
     matrix = rng.standard_normal((1024, 1024)) / 32.0

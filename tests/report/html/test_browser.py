@@ -162,6 +162,7 @@ def test_charts_are_drawn_in_their_colours(tmp_path: Path) -> None:
             assert has_color(pixels, color), (chart.key, color)
 
 
+@pytest.mark.nightly
 def test_the_page_follows_the_scheme_of_the_reader(tmp_path: Path) -> None:
     text = full_page()
     light = photograph(text, 400, 200, tmp_path).pixels

@@ -62,7 +62,7 @@ def test_values_are_those_of_softmax_attention(tokens, heads, scale):
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(("tokens", "heads", "scale"), SHAPES)
 def test_no_unit_tokens_find_more_than_is_stated(tokens, heads, scale):
     """An ascent of the slope from many tokens, and the analysis below what is stated."""
