@@ -17,6 +17,7 @@ from lipcert.errors import ModelFileError, NoVerdictError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.adversary import Setting, random_scope, violations
+from tests.core.lower.cases import model, node
 from tests.core.random_models import random_model
 
 LOSSES = (
@@ -87,4 +88,26 @@ def test_random_files_stay_below_their_bounds(seed: int, constrained: bool, tmp_
     if found is None:
         pytest.skip("the file is refused, or nothing of it can be constrained")
     assert math.isfinite(found.at_input.norm)
+    assert not found_above(proto, found, seed)
+
+
+@pytest.mark.sample(seed=3)
+@pytest.mark.parametrize("seed", range(8))
+def test_normalised_values_stay_below_their_bounds(seed: int, tmp_path: Path) -> None:
+    """Of values that may vanish, and of others; a quotient by the norm has no value there."""
+    rng = np.random.default_rng(seed)
+    over = [node("ReduceL2", "d", "n", axes=[1]), node("Div", "d n", "e")]
+    norms = [node("LpNormalization", "d", "e", p=order) for order in (1, 2)]
+    nodes = [
+        node("Gemm", "x w u", "a"),
+        node("Relu" if seed % 2 else "Sigmoid", "a", "b"),
+        node("Add", "b c", "d"),
+        *(over if seed % 3 == 2 else norms[seed % 3 :][:1]),
+        node("Gemm", "e v"),
+    ]
+    shapes = {"w": (3, 4), "u": (4,), "v": (4, 2)}
+    tensors = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    proto = model(nodes, ["N", 3], {**tensors, "c": [0.0, 0.5][seed // 4]})
+    found = random_bounds(proto, seed, tmp_path, constrained=seed % 4 == 3)
+    assert found is not None
     assert not found_above(proto, found, seed)

@@ -303,7 +303,7 @@ class Centre(Op):
 
 @_kind
 class DivideByNorm(Op):
-    """y = x/max(share·‖x‖₂, floor), the norm over axes; share is one positive number."""
+    """y = x/max(share·‖x‖₂, floor), the norm over axes; 0 at 0. share is one positive number."""
 
     axes: Shape
     share: Operand

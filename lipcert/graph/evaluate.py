@@ -325,7 +325,8 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             return _centred(x, op.axes)
         case p.DivideByNorm():
             length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
-            return np.asarray(x / np.maximum(_like(op.share, x) * length, op.floor))
+            divisor = np.maximum(_like(op.share, x) * length, op.floor)
+            return np.asarray(x / np.where(divisor > 0.0, divisor, 1.0))
         case p.Softmax():
             logs = _log_softmax(x, op.axis)
             return logs if op.logarithm else np.asarray(np.exp(logs))

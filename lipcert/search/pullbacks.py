@@ -246,7 +246,7 @@ def _divided(op: p.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
     norm = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
     scaled = member(op.share) * norm
     along = np.where(scaled > op.floor, x / np.where(norm == 0.0, np.inf, norm), 0.0)
-    divisor = np.maximum(scaled, op.floor)
+    divisor = np.where(scaled > op.floor, scaled, op.floor or np.inf)
     return lambda g: [(g - along * (along * g).sum(axis=axes, keepdims=True)) / divisor]
 
 

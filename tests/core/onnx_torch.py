@@ -304,7 +304,8 @@ def _gather_nd(a: Attributes, x: Tensor, at: Tensor) -> Tensor:
 
 def _lp_normalization(a: Attributes, x: Tensor) -> Tensor:
     axis, p = a.get("axis", -1), a.get("p", 2)
-    return x / _length(x, [axis], p, keep=True)
+    length = _length(x, [axis], p, keep=True)
+    return x / torch.where(length == 0.0, torch.inf, length)
 
 
 CASTS = {1: torch.float64, 6: torch.int32, 7: torch.int64, 9: torch.bool}

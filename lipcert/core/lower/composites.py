@@ -16,17 +16,25 @@ from lipcert.core.lower.moves import permute
 from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes, whole
 from lipcert.core.lower.values import Constant, Value, check_size
+from lipcert.core.program import DivideByNorm
 
 _MVN_EPSILON: Final = float(np.float32(1e-9))
 """added to the standard deviation, by the definition of the operator"""
 
 
 def lp_normalization(call: Call) -> Value:
-    """x/‖x‖ along one axis; for the norm 1, by way of u = x/‖x‖₂: u/‖u‖₁, which ‖u‖₁ ≥ 1 bounds."""
-    order, axis, value = call.integer("p", 2), call.integer("axis", -1), call.value(0)
+    """x/‖x‖ along one axis, and 0 at 0; for the norm 1 it is u/‖u‖₁ of u = x/‖x‖₂, if ‖u‖₁ ≥ 1."""
+    order, value = call.integer("p", 2), call.value(0)
+    (axis,) = normal_axes([call.integer("axis", -1)], len(value.shape))
+    check_apart(value, (axis,))
     if order not in {1, 2}:
         raise Unsupported("only the norms 1 and 2 are defined")
-    value = apply(call, "Div", value, reduced(call, "ReduceL2", value, (axis,), keep=True))
+    if isinstance(value, Constant):
+        return apply(
+            call, "Div", value, reduced(call, f"ReduceL{order}", value, (axis,), keep=True)
+        )
+    op = DivideByNorm((axis,), number(1.0).operand(len(value.shape)), 0.0)
+    value = call.step(op, value, shape=value.shape, place=value.place)
     if order == 2:
         return value
     length = reduced(call, "ReduceL1", value, (axis,), keep=True)

@@ -96,18 +96,15 @@ def centre(rewriter: Rewriter, step: Step) -> list[Step] | None:
 def divide_by_norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
     """x over its norm times a number, or over a floor where that is larger.
 
-    Without a floor, which is then 0, there is no value where the norm is 0.
+    Without a floor x/‖x‖ has no value at 0, where the step has 0.
     """
     if not isinstance(step.op, Divide):
         return None
     x, divisor = step.inputs
-    divisor = _unstretched(rewriter, divisor)
-    clip, floor = rewriter.function(divisor, "clip"), 0.0
-    if clip is not None:
-        (floor, most), divisor = clip[0].numbers, clip[1]
-        if not 0.0 <= floor < math.inf == most:
-            return None
-    share, inner = rewriter.scaled(divisor)
+    clip = rewriter.function(_unstretched(rewriter, divisor), "clip")
+    if clip is None or not 0.0 < clip[0].numbers[0] < math.inf == clip[0].numbers[1]:
+        return None
+    share, inner = rewriter.scaled(clip[1])
     norm = rewriter.made(inner, ReduceNorm)
     if step.shape != rewriter.shapes[x]:
         return None
@@ -116,7 +113,7 @@ def divide_by_norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
     if share is not None and not 0.0 < share.lo.item() <= share.hi.item() < math.inf:
         return None
     rewriter.swallow(share)
-    op = DivideByNorm(norm[0].axes, share or as_operand(ONE, len(step.shape)), floor)
+    op = DivideByNorm(norm[0].axes, share or as_operand(ONE, len(step.shape)), clip[0].numbers[0])
     return [replace(step, op=op, inputs=(x,))]
 
 

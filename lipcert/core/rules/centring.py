@@ -34,8 +34,7 @@ class DivideByNormRule(Rule[DivideByNorm]):
     def fact(self) -> Fact:
         """min(√τ/share, X·L) for τ blocks; entries are t·x with 0 ≤ t ≤ L.
 
-        With the floor 0 there is no value where x = 0. Attained: the norm shared equally between
-        blocks.
+        Attained: the norm shared equally between blocks.
         """
         x, shape, steepest, radius = self.x, self.shape, self.lipschitz(0), self._radius
         if not radius < math.inf:

@@ -349,7 +349,8 @@ def _along(x: Tensor, op: p.Op) -> Tensor:
 
 def _divided(x: Tensor, op: p.DivideByNorm, radius: float) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
-    return x / (norms / radius).clamp(min=op.floor)
+    divisor = (norms / radius).clamp(min=op.floor)
+    return x / divisor.where(divisor > 0.0, 1.0)
 
 
 def _norm(x: Tensor, op: p.ReduceNorm) -> Tensor:

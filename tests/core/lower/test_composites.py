@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.lower.errors import Unsupported
+from lipcert.graph.evaluate import evaluate
+from lipcert.measure.lowering.functions import reduction
 from tests.core.lower.cases import agrees, kinds, model, node, program
 
 RNG = np.random.default_rng(5)
@@ -134,6 +137,21 @@ def test_agrees_with_onnxruntime(name):
     nodes, shape, constants, opset = CASES[name]
     found = agrees(model(nodes, shape, constants, opset))
     assert found.batch_proved or shape[0] != "N"
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_what_is_0_stays_0_when_it_is_normalised(order):
+    """As ONNX says; a quotient by the norm has no value there, and no bound."""
+    found = program(model([node("LpNormalization", "x", p=order)], ["N", 2, 3]))
+    examples = np.array([[[0.0, 0.0, 0.0], [3.0, 0.0, -4.0]]])
+    sums = [7.0, 5.0]
+    expected = examples / sums[order - 1]
+    np.testing.assert_allclose(evaluate(found, examples)[found.output], expected)
+    x = torch.tensor(examples, requires_grad=True)
+    value = reduction(found.steps[0].op)([x], {})
+    np.testing.assert_allclose(value.detach().numpy(), examples / 5.0)
+    value.sum().backward()
+    assert x.grad.isfinite().all()
 
 
 def test_attention_is_one_step():

@@ -70,7 +70,7 @@ CASES = {
         [node("Mul", "x x", "q"), *STANDARD[3:], node("Div", "x s")], EPS, ["Normalize"]),
     "norm": (
         [node("Mul", "x x", "q"), node("ReduceSum", "q ax", "v"), node("Sqrt", "v", "s"),
-         node("Div", "x s")], {"ax": [2]}, ["DivideByNorm"]),
+         node("Div", "x s")], {"ax": [2]}, ["ReduceNorm", "Divide"]),
     "without its mean": (
         [node("ReduceMean", "x", "m", axes=[1]), node("Sub", "x m")], {}, ["Centre"]),
     "over its norm": (
@@ -177,6 +177,9 @@ NEAR = {
     "norm of another value": (
         [node("Sin", "x", "o"), node("ReduceL2", "o", "v", axes=[2]), node("Clip", "v lo", "c"),
          node("Div", "x c")], {"lo": 0.5}, "DivideByNorm"),
+    "norm that may be 0": (
+        [node("ReduceL2", "x", "v", axes=[2]), node("Clip", "v lo", "c"), node("Div", "x c")],
+        {"lo": 0.0}, "DivideByNorm"),
     "norm clipped from above": (
         [node("ReduceL2", "x", "v", axes=[2]), node("Clip", "v lo hi", "c"), node("Div", "x c")],
         {"lo": 0.5, "hi": 0.8}, "DivideByNorm"),

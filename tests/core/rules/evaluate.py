@@ -202,7 +202,8 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             return moved / torch.sqrt((moved**2).mean(dim=op.axes, keepdim=True) + op.epsilon)
         case DivideByNorm():
             norms = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
-            return x / (norms * float(op.share.lo.flat[0])).clamp(min=op.floor)
+            divisor = (norms * float(op.share.lo.flat[0])).clamp(min=op.floor)
+            return x / torch.where(divisor == 0.0, torch.inf, divisor)
         case Attention():
             scores = op.scale * (x @ xs[1])
             masked = scores if op.mask is None else scores + torch.tensor(op.mask.lo)
