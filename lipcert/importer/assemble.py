@@ -7,7 +7,7 @@ Invariant: the same model gives the same graph, in this process or another.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
@@ -359,8 +359,8 @@ def _meant(asked: str, outputs: Sequence[str], listed: str) -> str:
 def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
     """The outputs asked for; otherwise the only one that no other output is computed from.
 
-    Those that choose, as labels of classes do, are then left aside where there are others; of a
-    ZipMap, which gives the columns of scores names, stands the tensor of the scores.
+    Those that choose, as labels of classes do, or copy, are left aside where there are others; for
+    a ZipMap, which gives names to the columns of scores, stands the tensor of the scores.
     """
     outputs = model.outputs
     listed = ", ".join(repr(name) for name in outputs[:8])
@@ -385,23 +385,25 @@ def _final_outputs(model: Model, outputs: Sequence[str]) -> list[str]:
 
 
 def _scores(model: Model) -> list[str]:
-    """The outputs that do not choose; without any, the tensors of which a ZipMap names columns."""
+    """The outputs that do not choose, copy an input or hold constants.
+
+    Without any, the tensors of which a ZipMap names the columns, where there are other outputs.
+    """
     makers = {name: node for node in model.nodes for name in node.outputs}
-    choices = {name: _choice(makers, name) for name in model.outputs}
-    scores = [name for name, node in choices.items() if node is None]
-    named = [node.inputs[0] for node in choices.values() if node and node.op_type == "ZipMap"]
-    return scores or named[: len(model.outputs) - 1]
-
-
-def _choice(makers: Mapping[str, Node], name: str) -> Node | None:
-    """The node that chooses a value, behind others that only move or translate it."""
-    node = makers.get(name)
-    while node is not None and node.op_type in _RENAMING:
-        name = next((item for item in node.inputs if item in makers), "")
+    data = {item.name for item in model.inputs}
+    scores, named = list[str](), list[str]()
+    for output in model.outputs:
+        name = output
+        while name in makers and makers[name].op_type in _RENAMING:
+            name = next((item for item in makers[name].inputs if item in makers), "")
         node = makers.get(name)
-    if node is None or node.op_type not in _CHOOSING:
-        return None
-    return node if node.outputs.index(name) == (node.op_type == "TopK") else None
+        if node is None or data.isdisjoint(needed_values(model, output)):
+            continue
+        if node.op_type == "ZipMap":
+            named.append(node.inputs[0])
+        elif node.op_type not in _CHOOSING or (node.op_type == "TopK") != node.outputs.index(name):
+            scores.append(output)
+    return scores or named[: len(model.outputs) - 1]
 
 
 def _output_notes(model: Model, targets: Sequence[str]) -> Iterator[Diagnostic]:

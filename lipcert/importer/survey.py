@@ -22,7 +22,7 @@ _STATIC: Final = (
     " not sizes"
 )
 _WELL: Final = "re-export the model; its nodes are not valid ONNX"
-_STATED: Final = "export it again, or drop the shapes that the file states (graph.value_info)"
+_STATED: Final = "export it again, or drop the stated shapes (graph.value_info, graph.output)"
 _PLAIN: Final = "write the layer in plain operators, or report the file"
 _SMOOTH: Final = "export the network before quantisation or without its discrete head"
 _REPAIR: Final = (

@@ -162,11 +162,12 @@ def test_the_remedy_for_an_output_behind_a_step(tmp_path):
     assert load_model(path, output="h").graph.output_name == "h"
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_outputs_that_choose_are_left_aside(tmp_path, place):
+@pytest.mark.parametrize("place", [0, 4])
+def test_outputs_that_choose_or_copy_are_left_aside(tmp_path, place):
     nodes = [node("Tanh", ["x"], ["h"]), node("TopK", ["h", "k"], ["largest", "at"])]
-    others = ["y", "at"]
+    others = ["y", "at", "same", "version"]
     others.insert(place, "h")
+    nodes += [node("Identity", ["x"], ["same"]), node("Identity", ["k"], ["version"])]
     nodes += [node("ArgMax", ["h"], ["c"], axis=1), node("Squeeze", ["c"], ["y"])]
     proto = model(nodes, ("N", 4), {"k": np.array([2])}, outputs=others)
     assert load_model(saved(proto, tmp_path)).graph.output_name == "h"
