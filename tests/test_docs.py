@@ -479,5 +479,5 @@ def test_what_the_page_says_of_a_wrong_rate_is_said(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=x[:1000], y=digits.target[:1000])
     done = lipcert(["audit", "--twin", "wrong.py:train", "--data", "data.npz"], tmp_path)
     assert done.exit_code == 1
-    (said,) = re.findall(r"\*where (example .*?)\*", " ".join(PRIVATE.split()))
+    (said,) = re.findall(r"\*if (example .*?)\*", " ".join(PRIVATE.split()))
     assert said in " ".join(done.stdout.split())

@@ -156,7 +156,7 @@ def _reason(unit: Unit, answer: Any) -> str:
     if isinstance(error, KilledWorker):
         return (
             f"{what} was given up: {error.allowed_failures + 1} workers died while doing it, "
-            f"the last at {error.last_worker.address}; where memory ran out, take a smaller "
+            f"the last at {error.last_worker.address}; if memory ran out, use a smaller "
             "--micro-batch or larger workers"
         )
     text = " ".join(str(error).split())

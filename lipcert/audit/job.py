@@ -165,7 +165,7 @@ class Shard:
         if not 0 <= self.index < self.count:
             raise UsageError(
                 f"shard {self}: of {self.count} shards the first is 0 and the last "
-                f"{max(0, self.count - 1)}; where a launcher counts from 1, take 1 off"
+                f"{max(0, self.count - 1)}; if a launcher counts from 1, subtract 1"
             )
 
     @classmethod

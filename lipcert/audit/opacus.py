@@ -31,9 +31,9 @@ from lipcert.errors import UsageError
 _ALL: Final = "all"
 _REFUSED: Final = {
     "AdaClipDPOptimizer": "its radius follows from private norms: Opacus divides their noised "
-    "count by the size of the batch at hand, which no ε of Poisson batches covers; give a fixed "
+    "count by the size of the current batch, which no ε of Poisson batches covers; give a fixed "
     'max_grad_norm, and clipping="flat"',
-    "DistributedPerLayerOptimizer": "it noises each layer within the backward pass",
+    "DistributedPerLayerOptimizer": "it adds noise to each layer within the backward pass",
     "FSDPOptimizerFastGradientClipping": "parameters are sharded over processes",
 }
 
@@ -127,7 +127,7 @@ def _require_place(recorder: Recorder, optimizer: _PrivateOptimizer) -> tuple[in
             f"Recorder(…, rank={rank}, ranks={ranks})"
         )
     if place[1] > 1 and tape.current() is not None:
-        raise UsageError("attach_opacus: twin runs are of one process")
+        raise UsageError("attach_opacus: twin runs support only one process")
     return place
 
 

@@ -270,7 +270,7 @@ class RecordedTensors:
             if is_frozen and not is_shown(graph, parameter, numbers):
                 raise NoVerdictError(
                     f"[LC319] {match.recorded!r} recorded at {name} is not that of the model, "
-                    "which takes it for frozen; export again, or name it with --trainable"
+                    "which treats it as frozen; export again, or name it with --trainable"
                 )
             found[parameter] = numbers
         return found

@@ -342,7 +342,7 @@ class Recorder:
         begun = (self._folder / MANIFEST).exists()
         if begun and read_manifest(self._folder)[0].examples_key is None:
             raise UsageError(
-                f"recorder: the trace {self._folder} was begun with its data: go on with "
+                f"recorder: the trace {self._folder} was begun with its data: continue with "
                 "store_data=True (make_private: record_data=True), or name a new folder"
             )
 

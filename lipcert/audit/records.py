@@ -81,7 +81,7 @@ class Histogram:
 
     def __post_init__(self) -> None:
         if self.bins_per_octave != BINS_PER_OCTAVE:
-            raise ValueError(f"a histogram has not {BINS_PER_OCTAVE} bins in an octave")
+            raise ValueError(f"a histogram must have {BINS_PER_OCTAVE} bins to an octave")
         if any(not LOWEST_BIN <= place <= HIGHEST_BIN for place in self.counts):
             raise ValueError("a histogram has a bin that does not exist")
 

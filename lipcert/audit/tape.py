@@ -228,7 +228,7 @@ class Tape:
             self.differ(
                 f"batches are drawn from {examples} examples, and from {before.examples} in the "
                 f"first run, where {wanted} were expected: examples are copied, left out or "
-                "chosen by what the data hold"
+                "chosen by the content of the data"
             )
         what = next(_unlike(before.sampler, loader.sampler), None)
         if what is not None:
@@ -425,7 +425,7 @@ class Tape:
             rest = "of other examples " if has is not False else ""
             self.differ(
                 f"the inputs {rest}differ ({gone} of {len(first.rows)} in this batch): they are "
-                "normalised, augmented, split or put in order by what the data hold"
+                "normalised, augmented, split or ordered by the content of the data"
             )
         return max(gone, 1)
 

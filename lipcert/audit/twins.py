@@ -52,8 +52,8 @@ _TWIN: Final = Check(
     "LC322", "twin-run", "compute what differs from public constants, or leave it out"
 )
 _DETERMINISTIC: Final = (
-    "let the function do the same whenever it is called: nothing but torch, numpy and `random` may "
-    "be random, and torch.use_deterministic_algorithms(True) keeps kernels from rounding otherwise"
+    "make the function do the same on every call: nothing but torch, numpy and `random` may "
+    "be random, and torch.use_deterministic_algorithms(True) keeps kernels from rounding anew"
 )
 _SAME: Final = Changed(None, is_absent=False)
 DEFAULT_COUNT: Final = 2
@@ -146,9 +146,9 @@ class TwinReport:
             )
         last = self.compared[-1]
         done = "is left out" if is_absent else "is replaced"
-        done = "is in the place of most others" if last.is_far else done
+        done = "replaces most others" if last.is_far else done
         return (
-            f"where example {last.number} ({last.why}) {done}, the runs differ first at "
+            f"if example {last.number} ({last.why}) {done}, the runs differ first at "
             f"{self.difference}"
         )
 

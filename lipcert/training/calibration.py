@@ -188,7 +188,7 @@ _LEAST: Final = 4
 _WORK: Final = 4e9
 """Floating-point operations that the measurement may cost: a few seconds."""
 _MAIN: Final = 0.5
-_NORMAL: Final = "standard normal inputs, no domain being declared"
+_NORMAL: Final = "standard normal inputs, because no domain is declared"
 
 
 class NoiseWarning(UserWarning):
@@ -266,7 +266,7 @@ def _message(found: Usefulness, share: float, releases: int) -> str:
         part = (largest.noise / found.noise) ** 2
         if part >= _MAIN:
             sentences.append(
-                f"{part:.0%} of the energy of the noise is that of the group {largest.name!r}"
+                f"{part:.0%} of the energy of the noise comes from the group {largest.name!r}"
             )
     rival = found.clipping_noise_to_signal_of_run
     if rival is not None and rival <= min(share / 2.0, DROWNED):

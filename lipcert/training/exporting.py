@@ -124,7 +124,7 @@ def _inputs(module: object, example: object) -> tuple[Tensor, ...]:
         )
     if len({len(item) for item in given}) > 1:
         sizes = ", ".join(str(len(item)) for item in given)
-        raise UsageError(f"export: the inputs have {sizes} examples; give as many of each")
+        raise UsageError(f"export: the inputs have {sizes} examples; give equally many of each")
     return tuple(torch.zeros((_EXAMPLES, *item.shape[1:]), dtype=item.dtype) for item in given)
 
 

@@ -83,7 +83,7 @@ def refuse_modes() -> None:
         raise UsageError(
             f"training: {what} is active around the forward or the backward pass, and may change "
             "what is computed, so the gradient may not be that of the network that was bounded; "
-            "leave the `with` block before the step, or close it around evaluation alone"
+            "exit the `with` block before the step, or use it only around evaluation"
         )
 
 
@@ -271,7 +271,7 @@ class StepGuard:
         if passing is None or not passing.shown.is_of(logits):
             raise UsageError(
                 "training: private.criterion takes the output of the model itself, from a forward "
-                "pass in training mode: call model.train(), and nothing between the two"
+                "pass in training mode: call model.train(), and change nothing in between"
             )
         batch.lost += len(logits)
         if batch.lost > batch.examples:
@@ -398,7 +398,7 @@ class StepGuard:
 def _refuse_unmanaged(unmanaged: Sequence[str]) -> None:
     if unmanaged:
         raise UsageError(
-            f"training: the optimizer trains {', '.join(unmanaged[:3])}, which was not there, "
-            "or frozen, when make_private was called; its gradient would be released without "
+            f"training: the optimizer trains {', '.join(unmanaged[:3])}, which did not exist, "
+            "or was frozen, when make_private was called; its gradient would be released without "
             "noise"
         )

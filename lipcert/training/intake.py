@@ -234,7 +234,7 @@ def _together(given: object, inputs: Sequence[tuple[str, Shape]]) -> np.ndarray[
     shapes = [shape for _, shape in inputs]
     if [part.shape[1:] for part in parts] != shapes or len({len(part) for part in parts}) != 1:
         expected = ", ".join(f"{name} of shape {list(shape)}" for name, shape in inputs)
-        raise ValueError(f"give one array of as many examples for each input: {expected}")
+        raise ValueError(f"give one array for each input, with equally many examples: {expected}")
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 

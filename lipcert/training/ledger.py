@@ -72,7 +72,7 @@ class Ledger(OneProcess):
         if spent < 0 or ahead < 1:
             raise UsageError(f"ledger: {spent} spent, {ahead} ahead: give ≥ 0 and ≥ 1")
         if spent and path is not None:
-            raise UsageError("ledger: what was spent stands in the file; leave it out")
+            raise UsageError("ledger: the file states what was spent; leave spent out")
         self.header, self.path = header, path
         self._evaluated = (0, 0.0)
         self._ahead = ahead

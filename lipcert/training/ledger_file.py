@@ -237,7 +237,7 @@ class LedgerFile:
             found = os.fstat(self._file)
             if found.st_nlink == 0 or found.st_size != self.end + unfinished:
                 raise NoVerdictError(
-                    f"ledger: {self.path} was removed or changed while the run was under way, so "
+                    f"ledger: {self.path} was removed or changed during the run, so "
                     "nothing more is released; restore it and start the run again"
                 )
             self._write(line)

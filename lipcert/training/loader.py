@@ -80,7 +80,7 @@ def empty_batch(dataset: Any, collate: Callable[[list[Any]], Any]) -> Any:
             raise _unknown(f"{count} examples come out of collate_fn as {examples_in(batch)}")
         bare.append(_sliced(batch, count, slice(0)))
     if not _alike(*bare):
-        raise _unknown("what collate_fn gives besides one row for each example depends on them")
+        raise _unknown("collate_fn returns, besides one row for each example, what depends on them")
     return bare[0]
 
 

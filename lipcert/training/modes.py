@@ -246,8 +246,8 @@ class DropoutMasks:
 
     def _other_pass(self, part: nn.Module) -> NoVerdictError:
         return NoVerdictError(
-            f"training: the masks of {self._names[part]} ({type(part).__name__}) cannot be told "
-            "apart by example: dropout has to read the examples along the first axis, and a "
+            f"training: the masks of {self._names[part]} ({type(part).__name__}) cannot be split "
+            "by example: dropout has to read the examples along the first axis, and a "
             "forward pass has to call the same parts for one example as for many; replace it: "
             "lipcert.training.make_trainable(module)"
         )

@@ -163,7 +163,7 @@ class _Replacing:
                 return nn.LeakyReLU(slope, in_place), "the slope of evaluation, not random"
             case nn.Module(inplace=True) if not self.keeps_in_place:
                 part.inplace = False
-                return part, "no longer works in place: clips keep what it reads"
+                return part, "no longer works in place: clips keep its input"
         return part, _undropped(part)
 
     def _group_norm(self, part: Any) -> tuple[nn.Module, str]:
@@ -218,7 +218,7 @@ def _applied_behind(part: Any) -> list[nn.Module]:
     if not same:
         raise UsageError(
             f"make_trainable: {_named(part)} is a BatchNorm with a forward pass of its own, which "
-            "does more than to apply its children to what it has normalised; replace it by hand"
+            "does more than apply its children to the normalised values; replace it by hand"
         )
     return list(part.children())
 
@@ -246,7 +246,7 @@ def _untracked(part: Any) -> tuple[nn.Module, str]:
     examples."""
     part.track_running_stats = False
     part.running_mean = part.running_var = part.num_batches_tracked = None
-    return part, "running statistics are not tracked any more; weights are kept"
+    return part, "running statistics are no longer tracked; weights are kept"
 
 
 def _named(part: nn.Module) -> str:

@@ -45,9 +45,9 @@ _OTHER_NETWORK: Final = (
     f"{UNLIKE}"
 )
 _MIXED: Final = (
-    "for a batch of {count} examples is not what it is for its first {half} and for the others "
+    "for a batch of {count} examples is not that of its first {half} and of the others computed "
     "apart: the module mixes examples in larger batches, or draws random numbers, so that one "
-    "example has a part in the gradients of others, and no bound covers that; let forward() treat "
+    "example affects the gradients of others, and no bound covers that; let forward() treat "
     "each example by itself, whatever the size of the batch"
 )
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
@@ -249,7 +249,7 @@ def _refuse_subclasses(module: nn.Module) -> None:
     for name, item in (*module.named_parameters(), *module.named_buffers()):
         if type(item) not in (nn.Parameter, Tensor):
             raise UsageError(
-                f"training: {name} is a {type(item).__name__}, whose operations may be others than "
+                f"training: {name} is a {type(item).__name__}, whose operations may differ from "
                 "those that were bounded; make it an nn.Parameter, or a buffer of plain numbers"
             )
 

@@ -57,7 +57,7 @@ class ModuleSuggestions:
     def optimizer(self) -> Adam:
         """Return an optimizer of the trained parameters of `module`, at the rate of the recipe."""
         if self.recipe.learning_rate is None:
-            raise UsageError("suggest: a learning rate depends on the run: give settings of one")
+            raise UsageError("suggest: a learning rate depends on the run: describe it in settings")
         trained = [weight for weight in self.module.parameters() if weight.requires_grad]
         return Adam(trained, lr=self.recipe.learning_rate)
 

@@ -278,7 +278,7 @@ def refuse_sharded(module: nn.Module) -> None:
     """Raise UsageError for a module whose parameters are spread over several processes."""
     if any(hasattr(item, "device_mesh") for item in module.parameters()):  # as a DTensor has
         raise UsageError(
-            "training: parameters are shared out among processes (FSDP, tensor parallelism), none "
+            "training: parameters are split among processes (FSDP, tensor parallelism), none "
             "of which holds the whole network; use DistributedDataParallel, or the plain module"
         )
 
@@ -353,7 +353,7 @@ class OneProcess:
             raise UsageError(
                 f"training: this is process {os.getpid()}, and the {type(self).__name__} of the "
                 f"run belongs to process {self._made_in[0]}, from which it was forked: both would "
-                "draw the same noise and examples, and count apart; call make_private in the "
+                "draw the same noise and examples, and count separately; call make_private in the "
                 "process that trains, after the fork, each run with a folder of its own"
             )
 

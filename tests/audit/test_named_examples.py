@@ -198,7 +198,7 @@ def test_a_run_does_not_begin_to_store_data_when_it_is_gone_on_with(tmp_path: Pa
 
 def test_a_run_goes_on_to_store_data(tmp_path: Path) -> None:
     recorded(tmp_path / "t", replace(NAMED, store_data=True))
-    with pytest.raises(UsageError, match=r"go on with store_data=True"):
+    with pytest.raises(UsageError, match=r"continue with store_data=True"):
         recorded(tmp_path / "t", NAMED)
 
 

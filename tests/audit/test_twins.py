@@ -157,7 +157,7 @@ FAULTS: dict[str, tuple[Callable[[Data], object], Callable[[Data], object], str]
     ),
     "best-epoch": (
         Loop(rate=lambda _: 0.3, after=BEST, publishes=BEST.published), Loop(),
-        "in the place of most others, the runs differ first at the end: what is returned",
+        "replaces most others, the runs differ first at the end: what is returned",
     ),
     "statistic": (
         Loop(publishes=lambda model, data: (model, data[0].mean())),

@@ -69,7 +69,7 @@ def test_the_numbers_are_those_of_autograd_and_of_the_run():
     assert f"all {STEPS} releases" in message
     assert f"{len(x)} public examples" in message
     assert "ask for more examples or epochs" in message  # clipping would drown as well
-    share, name = re.search(r"(\d+)% of the energy .* of the group '(\w+)'", message).groups()
+    share, name = re.search(r"(\d+)% of the energy .* from the group '(\w+)'", message).groups()
     assert int(share) == pytest.approx(100 * energy[name] / sum(energy.values()), abs=1)
 
 
@@ -105,7 +105,7 @@ def test_a_loose_bound_is_told_from_clipping_which_would_do():
 )
 def test_where_any_input_is_admitted_they_are_normal_ones(mechanism):
     message, _ = warned(mechanism=mechanism, noise_multiplier=300.0)
-    assert "standard normal inputs, no domain being declared" in message
+    assert "standard normal inputs, because no domain is declared" in message
 
 
 def test_nothing_is_said_of_a_run_that_can_learn():

@@ -157,7 +157,7 @@ def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> N
         (Branching(), torch.rand(1, 8), NoVerdictError, "cannot be exported: .*data-dependent"),
         (nn.Linear(8, 2), 3, UsageError, r"lipcert\.export\(module, x\[:1\]"),
         (nn.Linear(8, 2), torch.tensor(1.0), UsageError, r"one batch"),
-        (Heads(), (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "as many of each"),
+        (Heads(), (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "equally many of each"),
         (torch.sin, torch.rand(1, 8), UsageError, r"not an nn\.Module"),
     ):
         with pytest.raises(error, match=reason):

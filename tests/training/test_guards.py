@@ -71,7 +71,7 @@ MISUSES = {
               "elsewhere in memory"),
     "new parameter": ("new = nn.Parameter(torch.ones(3))\n"
                       "optimizer.add_param_group({'params': [new]})\n"
-                      + BACKWARD + "new.grad = torch.ones(3)" + STEP, "was not there"),
+                      + BACKWARD + "new.grad = torch.ones(3)" + STEP, "did not exist"),
     "labels outside": ("criterion(model(x), y + 3)", "is not a class from 0 to 2"),
     "inputs outside": ("model(2.0 * x)", "outside the declared input domain"),
     "poisoned input": ("model(torch.full_like(x, torch.nan))", "NaN or infinity"),

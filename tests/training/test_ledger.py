@@ -325,7 +325,7 @@ def test_a_file_that_changes_under_way_ends_the_run(path: Path, change: str) -> 
     else:
         size = path.stat().st_size
         os.truncate(path, size + 5 if change == "longer" else size - 5)
-    with pytest.raises(NoVerdictError, match="removed or changed while the run was under way"):
+    with pytest.raises(NoVerdictError, match="removed or changed during the run"):
         ledger.spend()
     assert ledger.releases == 1
     with pytest.raises(UsageError, match="was closed"):
@@ -444,7 +444,7 @@ def test_misuse_is_refused(path: Path) -> None:
     for wrong in ({"spent": -1}, {"ahead": 0}):
         with pytest.raises(UsageError, match="give ≥ 0 and ≥ 1"):
             Ledger(header(), **wrong)
-    with pytest.raises(UsageError, match="stands in the file"):
+    with pytest.raises(UsageError, match="file states"):
         Ledger(header(), path, spent=3)
     for wrong in ({"noise_multiplier": 0.0}, {"target_epsilon": float("nan")}):
         with pytest.raises(UsageError):

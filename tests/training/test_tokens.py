@@ -236,7 +236,7 @@ def test_a_tied_table_counts_both_of_its_uses(tmp_path: Path) -> None:
 def test_what_does_not_fit_says_what_does() -> None:
     with pytest.raises(LipCertError, match="add --per-token mean or sum"):
         private(Model(blocks=1), GradientClipping(clip_norm=1.0, loss=Loss("cross-entropy")))
-    with pytest.raises(UsageError, match=r"position \(Embedding\) reads rows.*AddBias"):
+    with pytest.raises(UsageError, match=r"position \(Embedding\) adds the same rows.*AddBias"):
         private(Encoder(), BACKPROP)
     with private(Model(blocks=1), GradientClipping(clip_norm=1.0, loss=LOSS)) as run:
         x, y = next(iter(run.loader))

@@ -84,7 +84,7 @@ def updates_of(step: Step, place: str = "") -> Mapping[str, Updated] | CheckRepo
         return "the trace does not hold the optimizer and its state; record the run again"
     kind = _class(record.kind)
     if kind is None:
-        return f"{record.kind} is not one of torch.optim whose steps can be done again"
+        return f"{record.kind} is not an optimizer of torch.optim whose steps can be repeated"
     if record.unwritten:
         return f"{record.kind} has options or state that are not numbers ({record.unwritten[0]})"
     if step.weights_before is None or applied is None:
@@ -232,11 +232,11 @@ def chain(run: RecordedRun) -> Iterator[Finding]:
 def _message(run: RecordedRun, found: _Followed) -> str:
     steps = len(run.steps)
     text = (
-        f"the optimizer's update was done again at {len(found.updates)} of {steps} steps, and "
+        f"the optimizer's update was repeated at {len(found.updates)} of {steps} steps, and "
         f"{found.links} steps start from the weights that the step before left"
     )
     if found.projected:
-        text += f" ({found.projected} tensors drawn into their constraint)"
+        text += f" ({found.projected} tensors moved into their constraint)"
     if found.returns:
         text += f"; {', '.join(found.returns[:2])} went back to weights of an earlier step"
     lost = _longest(found.lost)
@@ -384,7 +384,7 @@ class _Rank:
                 continue
             what = "what it was, and the optimizer does not train it"
             if name in updates and step.optimizer is not None:
-                what = f"what {step.optimizer.kind} makes of the gradient that it took"
+                what = f"what {step.optimizer.kind} computes from its gradient"
             yield self._fault(
                 name,
                 place,

@@ -203,7 +203,7 @@ def _levels(
     many, rates = 2 * min(count, trials + 1), np.stack(tails, axis=1).ravel()
     how = [text for k in places for text in (f"{k} or more", f"at most {k}")]
     what = [f"of {count} {words[0]} {each} of {trials} {words[1]}" for each in how]
-    why = f": at the rate {rate:.6g} they are not drawn alike, and independently"
+    why = f": they are not drawn independently, each at the rate {rate:.6g}"
     return _rarest_count(counts, count, rates, what, why, many)
 
 
@@ -317,7 +317,7 @@ def _together(dataset: int, rate: float, members: Members, more: float) -> Chanc
         f"{found:.0f} examples are in the same {k} or more of {steps} batches as others are, and "
         "in no others",
         (found, 0.0),
-        ": they come together, so that one shows whether another is there",
+        ": they come together, so that one reveals whether another is present",
     )
 
 

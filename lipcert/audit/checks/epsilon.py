@@ -74,7 +74,7 @@ from lipcert.privacy.plan import Sampling, TrainingPlan
 _CHECK: Final = Check(
     "LC323",
     "epsilon",
-    "look at what the noise has along the gradients of examples, and at the other findings",
+    "examine the noise along the gradients of examples, and the other findings",
 )
 CONFIDENCE: Final = 0.95
 _DIRECTIONS: Final = 512
@@ -99,7 +99,7 @@ def epsilon(run: RecordedRun) -> Iterator[Finding]:
         yield "no ε is claimed that could be compared with one from below"
     elif (plan.sampling.amplifies, plan.neighbours) == (True, Neighbouring.REPLACE_ONE):
         yield (
-            f"of {plan.sampling.value} batches under replace-one no ε from below is known; under "
+            f"for {plan.sampling.value} batches under replace-one no ε from below is known; under "
             "add-remove there is one"
         )
     elif run.declared.dropout:

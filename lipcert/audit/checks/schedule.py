@@ -179,7 +179,7 @@ def _divisor(run: RecordedRun) -> Iterator[Finding]:
                 found.setdefault(round(scale.divisor, 9), (step, batch))
     if not found:
         yield (
-            "by what gradients are divided is not recorded; use recorder.wrap_loss or "
+            "the divisor of the gradients is not recorded; use recorder.wrap_loss or "
             "recorder.batch(divisor=…)"
         )
         return
@@ -187,7 +187,7 @@ def _divisor(run: RecordedRun) -> Iterator[Finding]:
     if smallest < largest:
         step, batch = found[smallest]
         is_mean = batch.reduction is Reduction.MEAN and batch.divisor is None
-        why = ", the size of the batch at hand" if is_mean else ""
+        why = ", the size of the current batch" if is_mean else ""
         yield _CHECK.failed(
             f"gradients are divided by {smallest:g} at {run.name(step)} and by {largest:g} at "
             f"{run.name(found[largest][0])}{why}: a divisor must be one public constant (LC401)",

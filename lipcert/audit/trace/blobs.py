@@ -163,7 +163,7 @@ def tensors_in(data: bytes) -> dict[str, Array]:
         if entry.dtype not in _TYPES:
             raise FormError(f"tensor {name[:80]!r}: the type {entry.dtype[:20]!r} is not known")
     if _header(entries) != data[:begin]:
-        raise FormError("the header is not the one of these tensors, one behind the other")
+        raise FormError("the header does not describe these tensors one after the other")
     if sum(entry.size for entry in entries.values()) != len(data) - begin:
         raise FormError(f"the {len(data) - begin} bytes behind the header are not its tensors")
     found: dict[str, Array] = {}
@@ -231,7 +231,7 @@ class Expected:
                 array = tensors[name]
                 if array.shape[:1] != (self.examples,):
                     raise FormError(
-                        f"{name[:80]!r} of shape {array.shape} holds not {self.examples} examples"
+                        f"{name[:80]!r} of shape {array.shape} is not of {self.examples} examples"
                     )
 
 

@@ -331,8 +331,8 @@ def _verified(trace: Trace, rank: int, named: dict[str, Blob], faults: list[Faul
         if not torn:
             return end
         message = (
-            f"{torn} bytes of an unfinished line: the recorder was interrupted, and cuts them "
-            "when it goes on, or the file was cut"
+            f"{torn} bytes of an unfinished line: the recorder was interrupted, and removes "
+            "them when it continues, or the file was cut"
         )
         faults.append(Fault(FaultKind.TORN, steps_name(rank), end.lines + 1, message))
     except TraceError as error:

@@ -165,7 +165,7 @@ class TraceWriter:
     def _failed(self, error: OSError) -> NoVerdictError:
         return NoVerdictError(
             f"trace: cannot write to {self._path.parent}: {error.strerror or error}; the steps "
-            "recorded before are kept, and recording goes on there once this is remedied"
+            "recorded before are kept, and recording can continue there once this is fixed"
         )
 
 

@@ -87,7 +87,7 @@ def hooked_layers(
     for (before, after, parameters, is_table), found in zip(runs, owners, strict=True):
         why = _obstacle(module, found, counts, shared)
         if why is None and _reads_rows(module, found[0]) is not is_table:
-            why = f"{found[0]} (Embedding) reads rows that the network adds, whatever it is given"
+            why = f"{found[0]} (Embedding) adds the same rows for every input"
         if why is None:
             layers.append(HookedLayer(found[0], before, after))
         else:
@@ -200,7 +200,7 @@ def _obstacle(
     owner = module.get_submodule(name)
     kind = f"{name or 'the module itself'} ({type(owner).__name__})"
     if next(owner.children(), None) is not None:
-        return f"{kind} owns it next to submodules, and uses it in code that no hook sees"
+        return f"{kind} owns it beside submodules, and uses it in code that hooks cannot observe"
     if counts[name] > 1:
         return f"{kind} is used {counts[name]} times"
     if name in shared:

@@ -322,7 +322,7 @@ def check_clips(
     probe, live, allowed = in_widest(
         lambda dtype: Probe(module, graph, matches, layers, dtype, read=read),
         "clipping: the module cannot be evaluated with copies of its weights in float64 or "
-        "float32 ({why}), so nothing tells whether its clips stand where they were bounded",
+        "float32 ({why}), so it is unknown whether its clips are where they were bounded",
     )
     _compare(live, probe.of_graph(), allowed)
 

@@ -197,20 +197,20 @@ ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         (tensor_file(b"{" * 100), "not JSON"),
         (tensor_file(b"[" * 100_000), "not JSON"),
         (tensor_file(b'{"w":{},"w":{}}'), "is missing"),
-        (twice(tensor_file({"w": ONE}, bytes(4))), "header is not the one"),
-        (tensor_file({"w": ONE}, bytes(4)), "header is not the one"),
+        (twice(tensor_file({"w": ONE}, bytes(4))), "header does not describe"),
+        (tensor_file({"w": ONE}, bytes(4)), "header does not describe"),
         (tensor_file({"w": []}), "not an object"),
         (tensor_file({"w": {**ONE, "more": 1}}, bytes(4)), "unknown member 'more'"),
         (tensor_file({"w": {**ONE, "dtype": "C64"}}, bytes(4)), "type"),
-        (tensor_file({"w": {**ONE, "shape": [2]}}, bytes(4)), "header is not the one"),
+        (tensor_file({"w": {**ONE, "shape": [2]}}, bytes(4)), "header does not describe"),
         (tensor_file({"w": {**ONE, "shape": [1 << 40, 1 << 40]}}, bytes(4)), "header"),
         (tensor_file({"w": {**ONE, "shape": [-1]}}, bytes(4)), "whole number"),
         (spelled({"w": {**ONE, "shape": [1 << 62, 4], "data_offsets": [0, 1 << 66]}}), "number"),
         (spelled({"w": {**ONE, "shape": [1 << 60], "data_offsets": [0, 1 << 62]}}), "not its tens"),
         (spelled({"w": {**ONE, "shape": [0, 1 << 61], "data_offsets": [0, 0]}}), "tensor"),
         (spelled({"w": {**ONE, "shape": [1] * 99}}, bytes(4)), "tensor"),
-        (spelled({"w": {**ONE, "data_offsets": [4, 8]}}, bytes(8)), "header is not the one"),
-        (spelled({"v": ONE, "w": ONE}, bytes(4)), "header is not the one"),
+        (spelled({"w": {**ONE, "data_offsets": [4, 8]}}, bytes(8)), "header does not describe"),
+        (spelled({"v": ONE, "w": ONE}, bytes(4)), "header does not describe"),
         (spelled({"w": ONE}, bytes(2)), "not its tensors"),
         (spelled({"w": ONE}, bytes(9)), "not its tensors"),
         (spelled({"w": {**ONE, "dtype": "BOOL", "data_offsets": [0, 1]}}, b"\x02"), "boolean"),
@@ -309,4 +309,4 @@ def test_wrong_sizes_of_a_batch_are_noticed(tmp_path: Path) -> None:
         del members["batches"][0]["index"]
 
     (fault,) = verify(rewritten(made(tmp_path / "t", 1), change)).faults
-    assert "holds not 4 examples" in fault.message
+    assert "is not of 4 examples" in fault.message
