@@ -3,11 +3,11 @@
     python -m benchmarks.recipes_beside_clipping [--seeds 3] [network …]
     python -m benchmarks.recipes_beside_clipping --samplings --seeds 10 "frozen features" ConvNeXt
 
-Prints a table in Markdown. Every network is given to `lipcert.suggest` with public examples; what
-comes back is trained with Adam on other examples, beside gradient clipping at C = 1 of the network
-as it was written and the run as it was planned. The rate of each is chosen by a run with a seed of
-its own. The run of the recipe is then made once more by the line that is printed, its certificate
-is checked, and its recording audited.
+Prints a table in Markdown. Every network is given to `lipcert.suggest` with public examples, which
+rehearses what may be better than clipping; what comes back is trained with Adam on other examples,
+beside gradient clipping at C = 1 of the network as it was written and the run as it was planned.
+The rate of each is chosen by a run with a seed of its own. The run of the recipe is then made once
+more by the line that is printed, its certificate is checked, and its recording audited.
 
 With --samplings: gradient clipping alone, by how batches are drawn. Neighbours are zero-out, the
 relation that all three samplings have an ε for.
@@ -352,7 +352,13 @@ def compared(name: str, seeds: int, folder: Path) -> str:
     difference = reached["recipe"].mean - reached["clipping"].mean
     changes = "; ".join(change.change for change in found.recipe.changes)
     shown = " | ".join(map(str, reached.values()))
-    row = name, shown, f"{difference:+.1f}", changes, f"{seconds:.0f} s", verdict
+    rehearsal = found.suggestions.rehearsal
+    runs_of = [] if rehearsal is None else rehearsal.runs
+    told = ", ".join(
+        f"{run.mechanism} " + ("–" if run.accuracy is None else f"{100.0 * run.accuracy:.0f}")
+        for run in runs_of
+    )
+    row = name, shown, f"{difference:+.1f}", changes, told or "–", f"{seconds:.0f} s", verdict
     return f"| {' | '.join(row)} |"
 
 
@@ -374,9 +380,9 @@ def main() -> None:
                 for row in by_sampling(name, words.seeds, Path(folder)):
                     print(row, flush=True)
         return
-    head = "network", "clipping, C = 1", "recipe", "points", "the recipe", "suggest"
+    head = "network", "clipping, C = 1", "recipe", "points", "the recipe", "rehearsed", "suggest"
     print(f"| {' | '.join(head)} | audit |")
-    print("|---|---:|---:|---:|---|---:|---|")
+    print("|---|---:|---:|---:|---|---|---:|---|")
     for name in words.networks:
         with tempfile.TemporaryDirectory() as folder:
             print(compared(name, words.seeds, Path(folder)), flush=True)

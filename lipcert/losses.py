@@ -46,6 +46,8 @@ _MANY: Final = 1 << 24
 
 
 Parameter: TypeAlias = float | bool | str
+DISTANCES: Final = (SquaredError, AbsoluteError, Huber)
+"""losses that measure how far the outputs are from the labels"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,16 @@ from lipcert.settings.written import settings_toml
 @click.command("suggest")
 @click.argument("model", type=paths.FILE)
 @data_options(
-    "Examples at which gradients are measured (the forms are those of `lipcert audit --data`); "
-    "default: random admissible inputs. What is learned from private data costs privacy that no ε "
-    "covers."
+    "Examples at which gradients are measured, and on which recipes are rehearsed beside gradient "
+    "clipping: short private runs (the forms are those of `lipcert audit --data`); "
+    "default: random admissible inputs, and no rehearsal. What is learned from private data costs "
+    "privacy that no ε covers."
+)
+@option(
+    "--probe",
+    "Rehearse every recipe and the first changes on --data, not only what may be better than "
+    "gradient clipping.",
+    is_flag=True,
 )
 @option(
     "--budget",
@@ -50,6 +57,7 @@ def command(
     /,
     *,
     model: Path,
+    probe: bool,
     budget: float,
     settings_file: Path | None,
     force: bool,
@@ -58,15 +66,18 @@ def command(
 ) -> ExitCode:
     """Analyse what-ifs of MODEL, an ONNX file, and rank them by noise over signal.
 
-    Settings are analysed one by one, then combined to recipes: the first is gradient clipping.
-    Changes of the network that may make bounds smaller are printed as lines of code. Exits with 0
-    if the recipe is usable, with 3 (after the report) if nothing is.
+    Settings are analysed one by one, then combined to recipes: the first is gradient clipping, or
+    what a rehearsal on --data shows to be better. Changes of the network that may make bounds
+    smaller are printed as lines of code. Exits with 0 if the recipe is usable, with 3 (after the
+    report) if nothing is.
     """
     settings = chosen_settings(context).settings
     paths.require_model(model)
     result.require_writable([model], [settings_file])
     if settings_file is not None and settings_file.exists() and not force:
         raise UsageError(f"--apply: {settings_file} exists; name another file, or give --force")
+    if probe and words["data"] is None:
+        raise UsageError("--probe: a run needs examples with their labels; give --data WHERE")
     require_data(words)
     from lipcert.importer.load import load_under
     from lipcert.suggestions.engine import suggest
@@ -74,7 +85,7 @@ def command(
     imported = load_under(model, settings)
     examples = some_examples(words, imported)
     with ProgressReport(result.progress) as report:
-        found = suggest(imported, settings, examples, budget, report.observe)
+        found = suggest(imported, settings, examples, budget, report.observe, probe=probe)
     from lipcert.report.suggestions import SHOWN, suggestions_document, suggestions_json
 
     result.show(suggestions_document, found, most={"text": SHOWN}, json=suggestions_json)

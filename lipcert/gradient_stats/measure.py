@@ -216,6 +216,26 @@ def _add(
             totals[name] = totals[name] + found[name].total(weight)
 
 
+@np.errstate(all="ignore")
+def released_mean(
+    graph: Graph,
+    groups: Groups,
+    loss: Loss,
+    examples: Examples,
+    *,
+    loss_clip: float | None = None,
+    clip: GradientClipping | None = None,
+) -> Mapping[str, FloatArray]:
+    """The mean over the examples of what a mechanism releases of each, as in `measure`, flat by
+    parameter; y: labels that `checked_labels` gave."""
+    names = list(groups.values())
+    totals = {name: _NOTHING for group in names for name in group}
+    passes = _passes(graph, names, loss, examples.x, examples.y, loss_clip=loss_clip)
+    for _, found, norms in passes:
+        _add(totals, found, _weights(clip, norms), names)
+    return {name: total / len(examples) for name, total in totals.items()}
+
+
 _NOTHING: Final[FloatArray] = np.zeros(1)
 _Pass = tuple[slice, Mapping[str, ParameterGradient], FloatArray]
 """some examples, their gradients, and the norms of these by group"""

@@ -1,7 +1,6 @@
 """Suggestions as a document for people, whose first lines say how things stand and what to do.
 
-Every number is that of an analysis. Besides, suggestions as JSON for programs: members that are
-always null are of earlier versions, which made short runs.
+Every number is that of an analysis. Besides, suggestions as JSON for programs.
 """
 
 import shlex
@@ -22,6 +21,7 @@ from lipcert.suggestions.records import (
     Suggestion,
     Suggestions,
 )
+from lipcert.suggestions.rehearsal import ACCURACY, rehearsal_told
 from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
@@ -42,6 +42,7 @@ _COLUMNS: Final = (
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
     doc.Column("of the run", is_number=True, optional=True),
+    doc.Column("probe", is_number=True, optional=True),
     doc.Column("verdict", rank=1),
 )
 _STEPS: Final = (
@@ -49,6 +50,7 @@ _STEPS: Final = (
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
     doc.Column("of the run", is_number=True, rank=2, optional=True),
+    doc.Column("probe", is_number=True, optional=True),
     doc.Column("verdict", rank=1),
 )
 
@@ -79,6 +81,10 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 "The best that was found under each mechanism",
                 doc.table(_STEPS, [_row(item) for item in found.recipes]),
                 doc.Listing((f"{found.unproven}.",) if found.unproven else ()),
+            ),
+            (
+                "Rehearsal: private runs from the same start",
+                doc.Listing(() if found.rehearsal is None else rehearsal_told(found.rehearsal)),
             ),
             (
                 "Other networks, to be written by hand: bounds by weights may be smaller",
@@ -190,6 +196,20 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
         what = "the mean norm of gradients" if found.of_norms else "the mean gradient"
         yield "signal", f"{what} of {found.examples} {found.source}, given no data{of_norms}"
     yield "noise", f"of one step, over the norm of {_against(found)}; of the run: over √T, too"
+    if (rehearsal := found.rehearsal) is not None:
+        read = (
+            ". The runs read the data: what they say costs privacy that no ε of the run covers"
+            if found.is_private
+            else ""
+        )
+        of_classes = rehearsal.measure == ACCURACY
+        blind = "the most frequent class" if of_classes else "the mean target"
+        yield (
+            "probe",
+            f"{rehearsal.measure} on {rehearsal.kept_out} examples that the runs of the rehearsal "
+            f"did not see; {_share(rehearsal.before)} of the network as given, "
+            f"{_share(rehearsal.majority)} of {blind}{read}",
+        )
     yield "time", f"{found.seconds:.0f} s"
 
 
@@ -206,11 +226,16 @@ def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False
             _bound(item.outcome.grad_norm),
             _number(item.outcome),
             _of_run(item.outcome) if of_run else "",
+            _share(item.accuracy_probe),
             item.outcome.verdict,
         )
         for rank, item in enumerate(items, 1)
     ]
     return doc.table(_COLUMNS, rows, hidden)
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.3f}"
 
 
 def _trains_less(item: Suggestion) -> bool:
@@ -282,18 +307,18 @@ def _recipe_table(found: Suggestions) -> doc.Table:
     return doc.table(_STEPS, rows)
 
 
-def _step(what: str, outcome: Outcome | None) -> tuple[doc.Cell, ...]:
+def _step(what: str, outcome: Outcome | None, probe: float | None = None) -> tuple[doc.Cell, ...]:
     if outcome is None:
-        return what, "–", "–", "", "not analysed by itself"
+        return what, "–", "–", "", "", "not analysed by itself"
     numbers = _bound(outcome.grad_norm), _number(outcome), _of_run(outcome)
-    return what, *numbers, outcome.verdict
+    return what, *numbers, _share(probe), outcome.verdict
 
 
 def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
     topics = [change.topic for change in recipe.changes if change.topic != TOPIC]
     made = f": {', '.join(topics)}" if topics else ""
     what = f"{_mechanism(recipe.mechanism)}{made}"
-    return _step(what, recipe.outcome)
+    return _step(what, recipe.outcome, recipe.accuracy_probe)
 
 
 def _edits(found: Suggestions) -> Iterator[tuple[str, str]]:
@@ -313,6 +338,7 @@ def suggestions_json(found: Suggestions) -> str:
     """The document `lipcert.suggest/1` of suggestions."""
     members, clipping = DOCUMENT.write(found), found.clipping
     members["signal"]["source"] = found.source or None
+    rehearsal, probed = members["rehearsal"], ("kept_out", "majority", "before")
     return dump(
         {
             "schema": "lipcert.suggest/1",
@@ -323,8 +349,7 @@ def suggestions_json(found: Suggestions) -> str:
             "recipes": list(map(_recipe, found.recipes)),
             "suggestions": list(map(_suggestion, found.suggestions)),
             "others": list(map(_suggestion, found.others)),
-            "rehearsal": None,
-            "probed": None,
+            "probed": rehearsal and {name: rehearsal[name] for name in probed},
         }
     )
 
@@ -343,7 +368,7 @@ def _suggestion(item: Suggestion) -> JsonObject:
         **_change(item.change, item.outcome),
         "mechanism": item.mechanism,
         "settings": _settings(item.settings),
-        "accuracy_probe": None,
+        "accuracy_probe": item.accuracy_probe,
         "with_recipe": item.with_recipe,
     }
 
@@ -355,8 +380,8 @@ def _recipe(recipe: Recipe) -> JsonObject:
         "keeps_function": True,
         "settings": _settings(recipe.changed),
         "code": recipe.code,
-        "accuracy_probe": None,
         "learning_rate": recipe.learning_rate,
+        "accuracy_probe": recipe.accuracy_probe,
         "changes": list(map(_change, recipe.changes, recipe.steps)),
     }
 

@@ -85,6 +85,10 @@ class Analyst:
         """What was analysed before; None where it was not."""
         return self._known.get(_ordered(changes))
 
+    def released(self, item: Analysed) -> Release:
+        """The noise of what was analysed."""
+        return release_of(item.found, item.settings, self._multiplier)
+
     def _analysed(self, changes: tuple[Change, ...]) -> Analysed:
         settings = applied(self.settings, changes)
         bound = tuple(change for change in changes if change.topic not in _OF_NOISE)

@@ -11,6 +11,7 @@ from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.observing import findings_on_examples
 from lipcert.analysis.pipeline import require_arguments
 from lipcert.analysis.release import check_complete, check_single
+from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.importer.model import ImportedModel
 from lipcert.process.threads import one_thread
@@ -20,10 +21,14 @@ from lipcert.settings.settings import Settings
 from lipcert.suggestions.analyst import Analyst, Remembered
 from lipcert.suggestions.changes import families, held
 from lipcert.suggestions.records import Suggestions
+from lipcert.suggestions.rehearsal import SECONDS, Trials
 from lipcert.suggestions.session import Session
 
 BUDGET: Final = 120.0
 """seconds"""
+_REHEARSALS: Final = 0.25
+_PROBES: Final = 0.5
+"""the part of the time that is for rehearsals, and for those of everything"""
 _MOST: Final = 64
 _LEAST: Final = 2
 _WORK: Final = 2e8
@@ -39,12 +44,17 @@ def suggest(
     examples: Examples | None = None,
     budget: float = BUDGET,
     observe: Progress | None = None,
+    *,
+    probe: bool = False,
 ) -> Suggestions:
     """What would make a private run of the network learn, ranked by noise over signal.
 
     examples: at which gradients are measured, which costs privacy that no ε covers where they are
     private; None: random admissible ones. budget: seconds, after which nothing further is tried.
-    observe: called with what is being done. Raises what `bounded` raises for the settings.
+    With examples, recipes that have less noise over signal than plain gradient clipping are
+    rehearsed beside it. probe: rehearse every recipe and the first changes by themselves. observe:
+    called with what is being done. Raises what `bounded` raises for the settings, and UsageError
+    for a probe without examples that can be rehearsed.
     """
     require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
@@ -53,6 +63,9 @@ def suggest(
     started = time.monotonic()
     remembered = Remembered()
     base = bounded(model, settings, None, remembered)
+    trials = _trials(base, examples, probe=probe)
+    share = _PROBES if probe else _REHEARSALS
+    for_runs = 0.0 if isinstance(trials, str) else min(share * budget, SECONDS)
     graph = base.unclipped
     is_biased = any(use.slot == "bias" for use in graph.trained_uses())
     known = families(settings, is_biased)
@@ -65,8 +78,11 @@ def suggest(
         families=known,
         home=() if settings.enforced.acts else known[:1],
         started=started,
-        end=started + budget,
+        end=started + budget - for_runs,
         observe=observe,
+        trials=trials,
+        seconds=for_runs,
+        probe=probe,
     )
     found = session.suggestions(model.path)
     if examples is None or measured is None:
@@ -74,6 +90,20 @@ def suggest(
     said = findings_on_examples(measured, session.analyst.analysed(()).observed, settings)
     outside = tuple(f"{item.message}; {item.remedy}" for item in said if item.code == "LC304")
     return replace(found, stops=(*outside, *found.stops), diagnostics=said)
+
+
+def _trials(base: Bounded, examples: Examples | None, *, probe: bool) -> Trials | str:
+    """Examples for rehearsals, or why there are none; UsageError where they were asked for."""
+    if examples is None:
+        if probe:
+            raise UsageError("probe: a run needs examples with their labels; give --data FILE")
+        return "give public examples (--data FILE, public=(x, y))"
+    try:
+        return Trials.of(base, examples)
+    except UsageError as error:
+        if probe:
+            raise UsageError(f"probe: {error}") from error
+        return f"none was made: {error}"
 
 
 def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | None:

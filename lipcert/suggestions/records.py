@@ -82,13 +82,14 @@ class Suggestion:
     """A change, and what became of the network by it and by the mechanism that it is made under.
 
     settings: all of the file's settings that differ from those that were given. mechanism: under
-    which it was analysed.
+    which it was analysed. accuracy_probe: of a short run, where one was made.
     """
 
     change: Change
     mechanism: str
     settings: Mapping[str, object]
     outcome: Outcome
+    accuracy_probe: float | None = None
     with_recipe: bool = False
 
 
@@ -99,7 +100,8 @@ class Recipe:
     steps: the outcome after each of them, that of no change where there is none; None where there
     was no time for it. settings: of the run, complete; changed: those of them that differ from what
     was given. code: the mechanism, as `make_private` takes it; "" for none. orthogonalize: of
-    `Clipless`. learning_rate: of Adam, None where no run is planned.
+    `Clipless`. learning_rate: of Adam, None where no run is planned. accuracy_probe: of a short
+    run, where one was made.
     """
 
     mechanism: str
@@ -111,6 +113,7 @@ class Recipe:
     code: str
     orthogonalize: int
     learning_rate: float | None
+    accuracy_probe: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +125,55 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A short run. title: of what was changed. rate: of Adam.
+
+    curve: by step, how right the network is about the examples kept out; accuracy: at the
+    end. margin: that above gradient clipping; better: whether this is beyond doubt, so that the
+    recipe may rank above clipping. why: there was no run, "" where there was one.
+    """
+
+    mechanism: str
+    title: str
+    rate: float | None
+    curve: tuple[tuple[int, float], ...]
+    accuracy: float | None
+    margin: float | None
+    better: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """Short private runs at the noise of the plan from the weights of the file, that of gradient
+    clipping first. kept_out: how many examples accuracies are of. measure: what an accuracy is:
+    "accuracy", or "R²" of targets. majority: that of the most frequent class, or of the mean
+    target; before: that of the network as it is given."""
+
+    steps: int
+    batch: int
+    kept_out: int
+    measure: str
+    majority: float
+    before: float
+    runs: tuple[Rehearsed, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Suggestions:
     """The complete result.
 
     source: where the signal is measured, "" for nowhere; is_private: whether that costs privacy.
     baseline: of the settings as given; clipping: of gradient clipping at C = 1 in their place.
-    recipe: the first of `recipes`: gradient clipping as well as it was found. After it recipes
-    stand by noise over signal; so do suggestions, each by itself. unproven: why what has less noise
-    over signal than the recipe does not stand before it, "" where nothing has. others: what trains
-    less or runs otherwise, and is part of no recipe.
+    recipe: the first of `recipes`: gradient clipping as well as it was found, or what a rehearsal
+    showed to be better. After it, and after gradient clipping, recipes stand by noise over signal;
+    so do suggestions, each by itself. unproven: why what has less noise over signal than the recipe
+    does not stand before it, "" where nothing has. others: what trains less or runs otherwise, and
+    is part of no recipe.
     stops: what keeps a run from being private, data outside of its domain first.
-    remarks: sentences about this network. untried: changes for which there was no time.
-    diagnostics: about the examples that were given. of_norms: noise is compared with the mean norm
+    remarks: sentences about this network. untried:
+    changes for which there was no time. diagnostics: about the examples that were given.
+    rehearsal: the short runs, where some were made. of_norms: noise is compared with the mean norm
     of gradients, the labels being random. edits: other networks, whose bounds may be smaller.
     """
 
@@ -156,6 +196,7 @@ class Suggestions:
     untried: tuple[str, ...]
     seconds: float
     diagnostics: tuple[Diagnostic, ...] = ()
+    rehearsal: Rehearsal | None = None
     unproven: str = ""
     of_norms: bool = field(default=False, metadata=member("signal.of_norms"))
     edits: tuple[ModuleEdit, ...] = ()

@@ -1,8 +1,9 @@
 """Session: what-ifs of one network, tried one after another as long as there is time.
 
-    baseline → mechanisms → changes by themselves → recipes → other runs of the recipe
+    baseline → mechanisms → changes by themselves → recipes → rehearsal → other runs of the recipe
 
-Invariant: the recipe is gradient clipping, where that is analysed at all.
+Invariant: the recipe is gradient clipping, unless a rehearsal showed another one to be better; and
+it is plain gradient clipping where a rehearsal showed other clips to be worse.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lipcert.analysis.bounded import Bounded, Progress
@@ -29,18 +30,24 @@ from lipcert.suggestions.records import (
     Change,
     Outcome,
     Recipe,
+    Rehearsal,
     Skipped,
     Suggestion,
     Suggestions,
 )
+from lipcert.suggestions.rehearsal import CLEAR, Part, Trials, rehearsed
 
 _GAIN: Final = 0.03
 """the part by which noise over signal has to fall"""
 _ALIKE: Final = 1.25
 """by what factor noise over signal has to differ between clips to say anything"""
+_RIVALS: Final = 3
+"""recipes that are rehearsed beside gradient clipping"""
+_SINGLE: Final = 4
+"""changes by themselves that are, too, where all recipes are"""
 _UNPROVEN: Final = (
     "less noise over signal at the first weights does not say that a network within constraints "
-    "learns: train such a recipe beside gradient clipping, on public data, before you take it"
+    "learns: such a recipe stands above gradient clipping only after a rehearsal"
 )
 _COMBINATIONS: Final = "further combinations of changes"
 _EARLY: Final = 0.45
@@ -61,7 +68,8 @@ _KEEPING: Final = frozenset({_AFFINE, "allocation", *_RUN})
 @dataclass(eq=False)
 class Session:
     """home: the mechanism that other changes are tried under: none, where one is stated. end: of
-    the time that there is; deadline: of what is being tried."""
+    the time that there is; deadline: of what is being tried. trials: examples for rehearsals, or
+    why there are none; seconds: that rehearsals may take; probe: rehearse everything."""
 
     analyst: Analyst
     families: tuple[Change, ...]
@@ -69,6 +77,9 @@ class Session:
     started: float
     end: float
     observe: Progress | None
+    trials: Trials | str
+    seconds: float
+    probe: bool = False
     skipped: list[Skipped] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
@@ -106,15 +117,17 @@ class Session:
         self.deadline = self._after(_LATER)
         recipes = list(self._recipes([*families, *late], usable)) or [self._recipe(())]
         recipes.sort(key=lambda recipe: recipe.outcome.score)
-        first = next((x for x in recipes if x.settings.enforced.clips_gradients), recipes[0])
-        behind = [recipe for recipe in recipes if recipe is not first]
-        has_less = any(recipe.outcome.score < first.outcome.score for recipe in behind)
-        best = self._recipe(first.changes, between=True)
+        shown = self._rehearsed(recipes, sorted(found, key=_rank))
+        best, *behind = shown.recipes
+        whole = self._recipe(best.changes, between=True)
+        best = replace(whole, accuracy_probe=best.accuracy_probe)
+        known = {item.change: item.accuracy_probe for item in shown.single}
         self.deadline = self.end
         others = list(self._apart(changes, best))
         tried = {item.change for item in found}
         rest = [change for change in usable if change not in tried]
         found += [*self._alone(late, ()), *self._alone(rest, self.home)]
+        found = [replace(item, accuracy_probe=known.get(item.change)) for item in found]
         ranked = tuple(sorted(found, key=_rank))
         apart = tuple(sorted(others, key=_rank))
         source = analyst.examples
@@ -138,7 +151,8 @@ class Session:
             skipped=tuple(self.skipped),
             untried=tuple(dict.fromkeys(x for x in self.untried if x not in self.done)),
             seconds=time.monotonic() - self.started,
-            unproven=_UNPROVEN if has_less else "",
+            rehearsal=shown.rehearsal,
+            unproven=shown.unproven,
             of_norms=self._of_norms,
             edits=tuple(edits_of(graph, settings)),
         )
@@ -148,6 +162,52 @@ class Session:
         """Whether signals are norms of gradients with random labels, no means."""
         examples = self.analyst.examples
         return examples is not None and examples.is_drawn
+
+    def _rehearsed(self, recipes: list[Recipe], single: Sequence[Suggestion]) -> _Shown:
+        """Gradient clipping first, or what a rehearsal shows to be better; then by score."""
+        clipping = next(
+            (recipe for recipe in recipes if recipe.settings.enforced.clips_gradients), None
+        )
+        if clipping is None:
+            return _Shown(recipes, (), None, "")
+        others = [recipe for recipe in recipes if recipe is not clipping]
+        less = [recipe for recipe in others if recipe.outcome.score < clipping.outcome.score]
+        if isinstance(self.trials, str):
+            unproven = f"{_UNPROVEN}; {self.trials}" if less else ""
+            return _Shown([clipping, *others], (), None, unproven)
+        plain = self._plain(clipping)
+        if plain is clipping and not (less or self.probe):
+            return _Shown([clipping, *others], (), None, "")
+        tried = [plain] if plain is clipping else [plain, clipping]
+        tried += others if self.probe else less[:_RIVALS]
+        alone = [item for item in single if item.change.topic != TOPIC]
+        alone = alone[:_SINGLE] if self.probe else []
+        parts = [Part(item.mechanism, _title(item), item.changes) for item in tried]
+        parts += [
+            Part(item.mechanism, item.change.change, (*self.home, item.change)) for item in alone
+        ]
+        found = rehearsed(parts, self.analyst, self.trials, self.seconds, self.observe)
+        runs = dict(zip(map(id, (*tried, *alone)), found.runs, strict=True))
+        margin = runs[id(clipping)].margin
+        clipped = plain if margin is not None and margin < -CLEAR else clipping
+        better = [recipe for recipe in tried if runs[id(recipe)].better]
+        reached = {key: -math.inf if run.accuracy is None else run.accuracy
+                   for key, run in runs.items()}  # fmt: skip
+        best = max([clipped, *better], key=lambda item: reached[id(item)])
+        ordered = [best, *(item for item in (clipped, *others) if item is not best)]
+        accuracies = {key: run.accuracy for key, run in runs.items()}
+        return _Shown(
+            [replace(item, accuracy_probe=accuracies.get(id(item))) for item in ordered],
+            [replace(item, accuracy_probe=accuracies[id(item)]) for item in alone],
+            found,
+            f"{_UNPROVEN}, and none showed that" if less and best is clipped else "",
+        )
+
+    def _plain(self, clipping: Recipe) -> Recipe:
+        """Gradient clipping at C = 1 of everything, in the run of another clipping recipe."""
+        of_run = [change for change in clipping.changes if change.topic in _RUN]
+        changes = (self.rival, *of_run)
+        return clipping if clipping.changes == changes else self._recipe(changes)
 
     def tried(
         self, changes: tuple[Change, ...], what: str = "", *, always: bool = False
@@ -336,3 +396,22 @@ def _is_less(score: float, limit: float, best: float) -> bool:
 def _rank(item: Suggestion) -> tuple[bool, float]:
     """Gradient clipping first: of all else the ratio alone does not say that it learns."""
     return not MECHANISMS[item.mechanism].clips_gradients, item.outcome.score
+
+
+def _title(recipe: Recipe) -> str:
+    """What was changed, by topic."""
+    own = [change.change for change in recipe.changes if change.topic == TOPIC]
+    made = [change.topic for change in recipe.changes if change.topic != TOPIC]
+    what = own[0] if own else recipe.mechanism
+    return f"{what}: {', '.join(made)}" if made else what
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What rehearsals made of recipes: their order, and accuracies of these and of changes by
+    themselves; unproven: of `Suggestions`."""
+
+    recipes: Sequence[Recipe]
+    single: Sequence[Suggestion]
+    rehearsal: Rehearsal | None
+    unproven: str

@@ -25,6 +25,7 @@ from lipcert.process.progress import ProgressReport
 from lipcert.settings.settings import RUN_KEYS, Settings
 from lipcert.suggestions import engine
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
+from lipcert.suggestions.rehearsal import rehearsal_told
 from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 from lipcert.training.mechanisms import Clipless, GradientClipping, TrainingMechanism, mechanism_of
@@ -88,6 +89,8 @@ class ModuleSuggestions:
         lines += [_indented(f"{change.change}: {change.how}") for change in recipe.changes]
         if recipe.learning_rate is not None:
             lines.append(_indented(f".optimizer(): Adam(lr={recipe.learning_rate})"))
+        if found.rehearsal is not None:
+            lines += ["Rehearsed", *map(_indented, rehearsal_told(found.rehearsal))]
         lines += ["Done in .module", *(f"  {line}" for line in self.changes or ("nothing",))]
         others = [other for other in found.recipes if other.mechanism != recipe.mechanism]
         if others:
@@ -107,6 +110,7 @@ def suggest(
     examples: Examples | None = None,
     *,
     budget: float = engine.BUDGET,
+    probe: bool = False,
     data: KnownExamples | None = None,
     public: KnownExamples | None = None,
     progress: bool | None = None,
@@ -119,6 +123,7 @@ def suggest(
         settings: the run and its mechanism; for a training mechanism, `mechanism.settings(run)`.
         examples: gives the gradients to compare with, as in `lipcert.suggestions.engine.suggest`.
         budget: seconds, as in `lipcert.suggestions.engine.suggest`.
+        probe: as in `lipcert.suggestions.engine.suggest`.
         data: private examples (x, y) at which gradients are measured, which costs privacy that no ε
             of the run covers.
         public: examples (x, y) that are not private. Without public, data and examples, random
@@ -148,7 +153,7 @@ def suggest(
         examples = examples_of("public examples", public, network.graph, is_private=False)
     with ProgressReport(wanted=progress) as shown:
         suggestions = engine.suggest(
-            network.model, network.under(given), examples, budget, shown.observe
+            network.model, network.under(given), examples, budget, shown.observe, probe=probe
         )
     return _made(suggestions, suggestions.recipe, network, without.changes)
 

@@ -10,7 +10,7 @@ import torch
 from lipcert.analysis.observing import scaled_into
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.measure import measure
+from lipcert.gradient_stats.measure import measure, released_mean
 from lipcert.graph.ir import parameters_of
 from lipcert.losses import make_loss
 from lipcert.measure.losses import per_example_loss
@@ -132,3 +132,23 @@ def test_weights_are_scaled_into_their_constraints(name):
             assert float(stretch.norm() / x.norm()) <= 0.55
     sphere = parameters_of(scaled_into(graph, wanted, exactly=True))
     assert np.linalg.norm(sphere[biases[0]]) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("clip", [None, GradientClipping(0.3), GradientClipping(5.0, "group")])
+def test_what_is_released_is_the_mean_of_what_autograd_finds(clip):
+    graph, examples = shipped()
+    names = list(graph.parameters)
+    groups = {"first": names[:2], "rest": names[2:]}
+    truth = gradients(graph, examples.x, examples.y, partial(per_example_loss, LOSS))
+    found = released_mean(graph, groups, LOSS, examples, clip=clip)
+    assert set(found) == set(names)
+    for members in groups.values():
+        own, radius = members, np.inf
+        if clip is not None:
+            own = members if clip.clip_scope == "group" else names
+            radius = clip.clip_norm / (np.sqrt(2.0) if clip.clip_scope == "group" else 1.0)
+        norms = np.linalg.norm(flat(truth, own), axis=1)
+        weights = np.minimum(1.0, radius / norms)
+        for name in members:
+            mean = (weights @ truth[name].reshape(COUNT, -1)) / COUNT
+            assert found[name] == pytest.approx(mean, rel=1e-9, abs=1e-14)

@@ -122,7 +122,7 @@ def test_suggestions_are_ranked_and_the_recipe_is_no_worse_than_any_clipping(nam
     assert result.recipe in result.recipes
     least = min(recipe.outcome.score for recipe in result.recipes)
     assert bool(result.unproven) == (least < result.recipe.outcome.score)
-    assert result.untried == ()
+    assert (result.rehearsal, result.untried) == (None, ())
 
 
 def test_the_baseline_is_what_analyze_says() -> None:

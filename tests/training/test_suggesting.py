@@ -200,8 +200,10 @@ def test_examples_of_several_inputs_are_measured() -> None:
     y = torch.randint(3, (30,))
     settings = replace(SETTINGS, input_box={"a": (0.0, 1.0), "b": (0.0, 1.0)})
     for x in ((a, b), {"b": b, "a": a}):
-        made = suggest(module, (a[:1], b[:1]), settings, budget=20.0, public=(x, y))
+        made = suggest(module, (a[:1], b[:1]), settings, budget=20.0, probe=True, public=(x, y))
         assert made.suggestions.examples == 30
+        assert made.suggestions.rehearsal is not None
+        assert made.recipe.accuracy_probe is not None
     for wrong in ((a,), (b, a), (a, b[:3]), a):
         with pytest.raises(UsageError, match=r"each input: a of shape \[3\], b of shape \[2, 2\]"):
             suggest(module, (a[:1], b[:1]), settings, budget=0.0, public=(wrong, y))

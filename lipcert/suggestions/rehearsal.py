@@ -1,0 +1,309 @@
+"""Rehearsal: short private runs of recipes beside gradient clipping, from the same start, in numpy.
+
+Of each recipe: how right the network is about examples that were kept out of the run, by accuracy,
+or R² where outputs are compared with targets. Invariant: each step moves along what the mechanism
+releases, with the noise of the settings, and weights stay within their constraints; nothing is
+certified, and the runs are not private: what they say reveals the examples.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.analysis.bounded import Bounded, Progress
+from lipcert.analysis.observing import held
+from lipcert.analysis.release import plan_of
+from lipcert.core.losses.tokens import Scores, scores_of
+from lipcert.core.program import FloatArray
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.gradient_stats.examples import Examples, checked_labels
+from lipcert.gradient_stats.measure import released_mean
+from lipcert.gradient_stats.network import Network, stack_size
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.graph.ir import Graph, graph_at, parameters_of
+from lipcert.losses import DISTANCES, targets_of
+from lipcert.privacy.noise import Reduction
+from lipcert.settings.settings import Settings
+from lipcert.suggestions.analyst import Analyst, learning_rate
+from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
+
+SECONDS: Final = 30.0
+"""that all rehearsals may take together"""
+_MARKS: Final = (20, 50, 100, 200)
+"""steps after which networks are looked at: fewer say nothing"""
+_BATCH: Final = 64
+"""where no batch is planned"""
+_LARGEST_BATCH: Final = 128
+_KEPT_OUT: Final = 5
+"""one of so many examples"""
+_LEAST: Final = 20
+_MOST_KEPT_OUT: Final = 500
+_MOST_TRAINED: Final = 10_000
+_NUMBERS: Final = 1 << 25
+"""in the inputs of the examples that are trained on"""
+ACCURACY: Final = "accuracy"
+R_SQUARED: Final = "R²"
+_WORST: Final = -1.0
+"""the least R² of one example: one that is far off does not decide"""
+_ERRORS: Final = 2.0
+CLEAR: Final = 0.02
+"""by how many standard errors, and by what share of the examples, a recipe has to be right more
+often than clipping to count as better"""
+_DECAY: Final = (0.9, 0.999)
+_SMALL: Final = 1e-8
+"""Adam's"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What is rehearsed. mechanism, title: what it is called; changes: made together."""
+
+    mechanism: str
+    title: str
+    changes: tuple[Change, ...]
+
+
+def rehearsed(
+    parts: Sequence[Part],
+    analyst: Analyst,
+    trials: Trials,
+    seconds: float = SECONDS,
+    observe: Progress | None = None,
+) -> Rehearsal:
+    """Short runs of all parts side by side, step by step; the first is the baseline.
+
+    seconds: that all of them may take together. What cannot be run says so.
+    """
+    end = time.process_time() + seconds
+    runs: dict[Part, Run] = {}
+    whys: dict[Part, str] = {}
+    for part in parts:
+        try:
+            runs[part] = Run.of(analyst, part.changes, trials)
+        except LipCertError as error:
+            whys[part] = str(error)
+    most = min((run.steps for run in runs.values()), default=0)
+    seen: dict[int, Mapping[Part, FloatArray]] = {}
+    going = {part: run.trained(run.rate) for part, run in runs.items()}
+    for step in range(1, most + 1):
+        if time.process_time() > end:
+            break
+        graphs = {part: next(run) for part, run in going.items()}
+        if observe is not None:
+            observe("rehearsal", step, most)
+        if step in _MARKS or step == most:
+            seen[step] = {key: trials.right(graph) for key, graph in graphs.items()}
+    if not seen:
+        late = f"{min(_MARKS[0], most)} steps of all take longer than the {seconds:.0f} s there are"
+        whys |= dict.fromkeys(runs, late)
+    found: list[Rehearsed] = []
+    first: FloatArray | None = None
+    for place, part in enumerate(parts):
+        item = Rehearsed(part.mechanism, part.title, None, (), None, None, False)
+        if part in whys:
+            found.append(replace(item, why=whys[part]))
+            continue
+        last = seen[max(seen)]
+        curve = tuple((step, float(np.mean(of[part]))) for step, of in seen.items())
+        rate, right = runs[part].rate, last[part]
+        item = replace(item, rate=rate, curve=curve, accuracy=curve[-1][1])
+        if not place:
+            first = right
+        elif first is not None:
+            margin, spread = float(np.mean(right - first)), float(np.std(right - first))
+            doubt = max(_ERRORS * spread / math.sqrt(len(right)), CLEAR)
+            item = replace(item, margin=margin, better=margin > doubt)
+        found.append(item)
+    return Rehearsal(
+        steps=max(seen, default=0),
+        batch=next((run.batch for run in runs.values()), 0),
+        kept_out=len(trials.kept_out),
+        measure=trials.measure,
+        majority=trials.majority,
+        before=float(np.mean(trials.right(analyst.base.unclipped))),
+        runs=tuple(found),
+    )
+
+
+_Score = Callable[[FloatArray, npt.NDArray[Any]], FloatArray]
+"""from outputs [examples, entries] and labels to how right each example is, 1 at most"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """Examples of rehearsals: those that are trained on, and those that are kept out.
+
+    y: as `checked_labels` gives them. measure: what a score of all examples kept out is, accuracy
+    or R². majority: that of the most frequent class, or of the mean of the targets.
+    """
+
+    trained: Examples
+    kept_out: Examples
+    measure: str
+    majority: float
+    score: _Score
+
+    @classmethod
+    def of(cls, found: Bounded, examples: Examples) -> Self:
+        """UsageError for a loss whose outputs have no score, and for too few examples."""
+        if len(examples) < _LEAST:
+            raise UsageError(f"{len(examples)} examples are too few; give {_LEAST} or more")
+        y = checked_labels(found.loss, examples.y, found.graph.output_shape)
+        order = np.random.default_rng(0).permutation(len(y))
+        out = min(len(y) // _KEPT_OUT, _MOST_KEPT_OUT)
+        numbers = max(math.prod(examples.x.shape[1:]), 1)
+        ends = out + min(max(_NUMBERS // numbers, _LEAST), _MOST_TRAINED)
+        kept_out, trained = (
+            replace(examples, x=examples.x[rows], y=y[rows])
+            for rows in (order[:out], order[out:ends])
+        )
+        return cls(trained, kept_out, *_scored(found, kept_out.y))
+
+    @np.errstate(all="ignore")
+    def right(self, graph: Graph) -> FloatArray:
+        """The score of each example kept out, that of the worst where an output is not finite."""
+        network, data = Network.of(graph), self.kept_out
+        shape, rows = network.program.shapes[network.program.input], stack_size(network)
+        found: FloatArray = np.zeros(len(data))
+        for start in range(0, len(data), rows):
+            part = slice(start, start + rows)
+            x = np.asarray(data.x[part], np.float64)
+            values = evaluate_batch(network.program, x.reshape(len(x), *shape))
+            outputs = values[network.program.output].reshape(len(x), -1)
+            score = self.score(outputs, data.y[part].reshape(len(x), -1))
+            worst = 0.0 if self.measure == ACCURACY else _WORST
+            found[part] = np.where(np.isfinite(outputs).all(axis=1), score, worst)
+        return found
+
+
+def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
+    """The measure, the score of what knows the labels y and no input, and that of an output."""
+    scores, targets = scores_of(found.loss, found.graph.output_shape), targets_of(found.loss)
+    y = y.reshape(len(y), -1)
+    if found.loss.of_classes and scores is not None and scores.classes > 1:
+        known = y[y >= 0]
+        most = np.bincount(known).max(initial=0) / max(len(known), 1)
+        return ACCURACY, float(most), partial(_right_classes, scores)
+    if targets is not None and math.isfinite(targets.low):
+        middle = 0.5 * (targets.low + targets.high)
+        share = np.mean(y > middle, axis=0)
+        most = np.mean(np.maximum(share, 1.0 - share))
+        return ACCURACY, float(most), lambda z, y: np.mean((z > 0.0) == (y > middle), axis=1)
+    if isinstance(found.loss, DISTANCES):  # which R² measures
+        spread = max(float(np.mean(np.sum((y - np.mean(y, axis=0)) ** 2, axis=1))), _SMALL)
+        return (
+            R_SQUARED,
+            0.0,
+            lambda z, y: np.maximum(1.0 - np.sum((z - y) ** 2, axis=1) / spread, _WORST),
+        )
+    raise UsageError(f"the loss {found.loss.kind!r} has no accuracy, and no R²")
+
+
+def _right_classes(scores: Scores, outputs: FloatArray, labels: npt.NDArray[Any]) -> FloatArray:
+    """The share of the labels of each example whose class has the largest score."""
+    best = np.argmax(scores.apart(outputs), axis=1).reshape(labels.shape)
+    right = np.sum((best == labels) & (labels >= 0), axis=1)
+    share: FloatArray = right / np.maximum(np.sum(labels >= 0, axis=1), 1)
+    return share
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run that is planned. stds: of the noise on the mean gradient of a batch, by parameter;
+    rate: of Adam, that of recipes for so many steps."""
+
+    found: Bounded
+    settings: Settings
+    trials: Trials
+    stds: Mapping[str, float]
+    batch: int
+    steps: int
+    rate: float
+
+    @classmethod
+    def of(cls, analyst: Analyst, changes: tuple[Change, ...], trials: Trials) -> Self:
+        """With as many steps as are planned, at most 200.
+
+        The batch is the planned one, at most 128 examples of it, with the noise of the release.
+        Raises NoVerdictError where there is no noise that makes the run private.
+        """
+        own = analyst.analysed(changes)
+        plan = plan_of(own.settings)
+        planned = own.settings.batch_size if plan is None else plan.batch
+        divisor = 1.0 if own.settings.reduction == Reduction.MEAN.value else planned or _BATCH
+        stds: dict[str, float] = {}
+        for group in analyst.released(own).groups:
+            if not math.isfinite(group.noise_std):
+                raise NoVerdictError("no noise makes the run private")
+            stds |= dict.fromkeys(group.parameters, group.noise_std / divisor)
+        batch = min(planned or _BATCH, _LARGEST_BATCH, len(trials.trained))
+        steps = _MARKS[-1] if plan is None else min(plan.releases, _MARKS[-1])
+        rate = learning_rate(own.found.unclipped, own.settings, steps)
+        return cls(own.found, own.settings, trials, stds, batch, steps, rate)
+
+    @np.errstate(all="ignore")
+    def trained(self, rate: float) -> Iterator[Graph]:
+        """The network after every step of a run with Adam; batches and noise are those of any run
+        with a batch of this size."""
+        random = np.random.default_rng(0)
+        graph = held(self.found.graph, self.settings)
+        first: dict[str, Any] = dict.fromkeys(self.stds, 0.0)
+        second: dict[str, Any] = dict.fromkeys(self.stds, 0.0)
+        for step in count(1):
+            weights, mean = parameters_of(graph), self._mean(graph, random)
+            moved: dict[str, FloatArray] = {}
+            for name, std in self.stds.items():
+                released = mean[name] + std * random.standard_normal(mean[name].shape)
+                first[name] = _DECAY[0] * first[name] + (1.0 - _DECAY[0]) * released
+                second[name] = _DECAY[1] * second[name] + (1.0 - _DECAY[1]) * released**2
+                mean_of = first[name] / (1.0 - _DECAY[0] ** step)
+                root = np.sqrt(second[name] / (1.0 - _DECAY[1] ** step))
+                moved[name] = weights[name] - rate * mean_of / (root + _SMALL)
+            graph = held(graph_at(graph, moved), self.settings)
+            yield graph
+
+    def _mean(self, graph: Graph, random: np.random.Generator) -> Mapping[str, FloatArray]:
+        """Of what is released of a batch, before any noise."""
+        data = self.trials.trained
+        rows = np.sort(random.choice(len(data), self.batch, replace=False))
+        found = released_mean(
+            graph,
+            {group.name: group.parameters for group in self.found.groups},
+            self.found.loss,
+            replace(data, x=data.x[rows], y=data.y[rows]),
+            loss_clip=self.found.loss_clip,
+            clip=self.found.premises.clip,
+        )
+        shapes = {name: item.shape for name, item in graph.parameters.items()}
+        return {
+            name: np.broadcast_to(part, math.prod(shapes[name])).reshape(shapes[name])
+            for name, part in found.items()
+        }
+
+
+def rehearsal_told(found: Rehearsal) -> tuple[str, ...]:
+    """One line for each short run: what it reached, and how it went."""
+    lines = []
+    for run in found.runs:
+        if run.accuracy is None:
+            lines.append(f"{run.title}: not rehearsed: {run.why}")
+            continue
+        curve = " ".join(f"{accuracy:.2f}" for _, accuracy in run.curve)
+        than = ""
+        if run.margin is not None:
+            word = "better beyond doubt" if run.better else "not better beyond doubt"
+            than = f", {run.margin:+.3f} against clipping: {word}"
+        lines.append(
+            f"{run.title}: {found.measure} {run.accuracy:.3f} after {found.steps} steps with Adam "
+            f"({curve}){than}"
+        )
+    return tuple(lines)

@@ -1,0 +1,355 @@
+"""Rehearsals learn where the noise lets them, drown where it does not, and decide what is first."""
+
+import json
+import shlex
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from lipcert.analysis.bounded import bounded
+from lipcert.analysis.release import planned_multiplier
+from lipcert.cli.output import document_text
+from lipcert.errors import UsageError
+from lipcert.gradient_stats.examples import Examples
+from lipcert.graph.ir import parameters_of
+from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
+from lipcert.report.suggestions import suggestions_document
+from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.suggestions.analyst import Analyst, release_of
+from lipcert.suggestions.changes import gradient_clipping, held
+from lipcert.suggestions.engine import suggest
+from lipcert.suggestions.records import Change, Rehearsal, Rehearsed, Suggestions
+from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsal_told, rehearsed
+from lipcert.suggestions.session import Session
+from tests.commands import lipcert as command
+from tests.suggestions.networks import export
+
+CLASSES = 10
+RUN = {
+    "input_box": (0.0, 1.0),
+    "dataset_size": 1400,
+    "batch_size": 128,
+    "epochs": 10.0,
+    "sampling": "poisson",
+    "delta": 1e-5,
+    "tier": "quick",
+}
+CLIPPED = Settings(**RUN, mechanism="gradient-clipping", clip_norm=1.0, noise_multiplier=0.5)
+HELD = Settings(
+    **RUN,
+    mechanism="clipless",
+    constraint=ConstraintSpec("spectral", 1.0),
+    bias_norm=0.5,
+    noise_multiplier=1.0,
+)
+DROWNED = {"mechanism": "gradient-clipping", "clip_norm": 1.0, "noise_multiplier": 1e4}
+OPTIONS = shlex.split(
+    "--input-box 0 1 --dataset-size 1400 --batch-size 128 --epochs 10 --sampling poisson "
+    "--noise-multiplier 1 --delta 1e-5 --tier quick --budget 6"
+)
+
+
+class Perceptron(nn.Sequential):
+    """Of digits, untrained."""
+
+    def __init__(self, outputs: int = CLASSES) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, outputs))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("model") / "model.onnx"
+    export(Perceptron(), (64,), found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def network(path: Path) -> ImportedModel:
+    return load_model(path)
+
+
+@cache
+def digits() -> Examples:
+    pixels, labels = load_digits(return_X_y=True)
+    return Examples(pixels / 16.0, labels, "digits.npz")
+
+
+def planned(network: ImportedModel, settings: Settings, examples: Examples | None = None) -> Run:
+    found = bounded(network, settings)
+    trials = Trials.of(found, examples or digits())
+    return Run.of(Analyst(found, settings, None), (), trials)
+
+
+def right(run: Run) -> float:
+    """At the end of all steps."""
+    *_, last = islice(run.trained(run.rate), run.steps)
+    return float(np.mean(run.trials.right(last)))
+
+
+def test_a_run_learns_where_the_noise_is_small(network: ImportedModel) -> None:
+    learned = right(planned(network, CLIPPED))
+    assert learned > 0.8
+    assert learned == right(planned(network, CLIPPED))
+
+
+def test_a_run_drowns_where_the_noise_is_large(network: ImportedModel) -> None:
+    run = planned(network, replace(CLIPPED, noise_multiplier=1000.0))
+    assert 0.02 < np.mean(run.trials.right(run.found.graph)) < 0.25  # untrained
+    assert run.trials.majority < 0.15
+    assert right(run) < 0.3
+
+
+def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> None:
+    trials = planned(network, CLIPPED).trials
+    seen = {row.tobytes() for row in trials.trained.x}
+    assert not seen & {row.tobytes() for row in trials.kept_out.x}
+    assert len(trials.trained) + len(trials.kept_out) == len(digits())
+    assert len(trials.kept_out) == len(digits()) // 5
+
+
+def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
+    *_, last = islice(planned(network, HELD).trained(0.3), 3)
+    for name, array in parameters_of(last).items():
+        length = np.linalg.norm(array, 2 if array.ndim == 2 else None)
+        assert length <= (1.0 if array.ndim == 2 else 0.5) * (1.0 + 1e-9), name
+
+
+@pytest.mark.parametrize(
+    "settings", [replace(CLIPPED, reduction="sum"), replace(HELD, allocation="optimal")]
+)
+def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Settings) -> None:
+    divisor = {"sum": 128.0, "mean": 1.0}[settings.reduction]  # of a sum over a batch, its mean
+    run = planned(network, settings)
+    for group in release_of(run.found, settings, planned_multiplier).groups:
+        for name in group.parameters:
+            assert run.stds[name] == pytest.approx(group.noise_std / divisor)
+
+
+def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
+    """At the released gradients of the same batches, with the same noise."""
+    run = planned(network, CLIPPED)
+    random = np.random.default_rng(0)
+    own = {
+        name: torch.tensor(array, requires_grad=True)
+        for name, array in parameters_of(run.found.graph).items()
+    }
+    optimizer = torch.optim.Adam(own.values(), lr=0.05)
+    graph = run.found.graph
+    for after in islice(run.trained(0.05), 4):
+        mean = run._mean(graph, random)
+        for name, std in run.stds.items():
+            noise = std * random.standard_normal(mean[name].shape)
+            own[name].grad = torch.tensor(mean[name] + noise)
+        optimizer.step()
+        graph = after
+        for name, array in parameters_of(graph).items():
+            np.testing.assert_allclose(array, own[name].detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e3])
+def test_noise_alone_moves_weights_twice_their_radius(network: ImportedModel, noise: float) -> None:
+    """At the rate of a recipe, by torch's Adam and its singular values."""
+    torch.manual_seed(0)
+    weight, run = torch.zeros(24, 64), planned(network, HELD)
+    optimizer = torch.optim.Adam([weight], lr=run.rate)
+    for _ in range(run.steps):
+        weight.grad = noise * torch.randn(24, 64)
+        optimizer.step()
+    assert float(torch.linalg.matrix_norm(weight, 2)) == pytest.approx(2.0, rel=0.25)
+
+
+def test_a_clip_learns_under_the_temperature_of_a_recipe(network: ImportedModel) -> None:
+    clipped = replace(HELD, loss_clip=0.1, noise_multiplier=0.5)
+    plain, cold = (right(planned(network, replace(clipped, temperature=t))) for t in (1.0, 0.125))
+    assert cold > max(0.7, plain + 0.1)
+
+
+def test_examples_of_classes_are_needed(network: ImportedModel) -> None:
+    with pytest.raises(UsageError, match="needs examples with their labels"):
+        suggest(network, CLIPPED, probe=True)
+    targets = np.eye(CLASSES)[digits().y]
+    found = bounded(network, replace(CLIPPED, loss="cosine"))
+    with pytest.raises(UsageError, match="'cosine' has no accuracy, and no R²"):
+        Trials.of(found, replace(digits(), y=targets))
+    few = replace(digits(), x=digits().x[:9], y=digits().y[:9])
+    with pytest.raises(UsageError, match="9 examples are too few"):
+        Trials.of(bounded(network, CLIPPED), few)
+
+
+def test_targets_are_measured_by_r_squared(network: ImportedModel) -> None:
+    """One-hot targets: a run learns them, a run that drowns does not, and their mean scores 0."""
+    targets = np.eye(CLASSES)[digits().y]
+    clipped = replace(CLIPPED, loss="mse", label_norm=1.0)
+    reached = []
+    for sigma in (0.1, 1e4):
+        settings = replace(clipped, noise_multiplier=sigma)
+        run = planned(network, settings, replace(digits(), y=targets))
+        trials = run.trials
+        reached.append(right(run))
+    assert trials.measure == "R²"
+    assert reached[0] > 0.4
+    assert -1.0 <= reached[1] < 0.0
+    y = trials.kept_out.y
+    assert float(np.mean(trials.score(y, y))) == 1.0
+    assert float(np.mean(trials.score(0.0 * y + y.mean(0), y))) == pytest.approx(trials.majority)
+
+
+def test_pairs_of_ends_are_counted(network: ImportedModel) -> None:
+    """Of bce each entry by its sign."""
+    found = bounded(network, replace(CLIPPED, loss="bce"))
+    trials = Trials.of(found, replace(digits(), y=np.eye(CLASSES)[digits().y]))
+    y = trials.kept_out.y
+    assert trials.measure == "accuracy"
+    assert trials.majority == pytest.approx(0.9, abs=0.03)
+    assert trials.score(2.0 * y - 1.0, y).tolist() == [1.0] * len(y)
+    assert trials.score(-np.ones(y.shape), y).tolist() == [0.9] * len(y)
+
+
+PARTS = (
+    Part("gradient-clipping", "clipping", (gradient_clipping(1.0),)),
+    Part("clipless", "held", (held("clipless", HELD, biased=True),)),
+)
+
+
+def rehearsal(network: ImportedModel, parts: tuple[Part, ...], seconds: float = 1.5) -> Rehearsal:
+    settings = Settings(**RUN, noise_multiplier=0.5)
+    base = bounded(network, settings)
+    return rehearsed(parts, Analyst(base, settings, None), Trials.of(base, digits()), seconds)
+
+
+@pytest.mark.nightly
+def test_better_is_what_is_right_more_often_beyond_doubt(network: ImportedModel) -> None:
+    """A run that drowns beside one that learns, either way, and a run beside itself."""
+    loud = Part("gradient-clipping", "drowned", (gradient_clipping(1e4),))
+    loud = replace(loud, changes=(replace(loud.changes[0], settings=DROWNED),))
+    quiet, drowned = rehearsal(network, (PARTS[0], loud)).runs
+    assert quiet.margin is None
+    assert drowned.margin == pytest.approx(drowned.accuracy - quiet.accuracy)
+    assert drowned.margin < -0.3
+    assert not drowned.better
+    drowned, quiet = rehearsal(network, (loud, PARTS[0])).runs
+    assert quiet.better
+    _, same = rehearsal(network, (PARTS[0], PARTS[0])).runs
+    assert (same.margin, same.better) == (0.0, False)
+
+
+def test_all_run_equally_long_or_say_why_not(network: ImportedModel) -> None:
+    found = rehearsal(network, PARTS)
+    assert {run.curve[-1][0] for run in found.runs} == {found.steps}
+    assert [step for step, _ in found.runs[0].curve] == [20, 50, 100, 110]
+    assert all(not run.why for run in found.runs)
+    for run in rehearsal(network, PARTS, seconds=0.0).runs:
+        assert run.accuracy is None
+        assert run.why == "20 steps of all take longer than the 0 s there are"
+        assert not run.better
+
+
+def contending(network: ImportedModel, **more: object) -> Suggestions:
+    settings = Settings(**{**RUN, "batch_size": 64}, noise_multiplier=1.0)
+    return suggest(network, settings, budget=30.0, **more)
+
+
+def test_without_examples_nothing_stands_above_clipping(network: ImportedModel) -> None:
+    found = contending(network)
+    assert found.recipe.mechanism == "gradient-clipping"
+    assert found.rehearsal is None
+    assert found.suggestions[0].mechanism == "gradient-clipping"
+    least = min(found.recipes, key=lambda recipe: recipe.outcome.score)
+    assert ("public examples" in found.unproven) == (least is not found.recipe)
+
+
+@pytest.fixture(name="answers")
+def _answers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bool]]:
+    """What the runs of a rehearsal reach, and whether that is better, in place of running them."""
+    answers: list[tuple[float, bool]] = []
+
+    def told(parts, analyst, trials, seconds, observe):
+        runs = [
+            Rehearsed(part.mechanism, part.title, 0.01, ((1, share),), share, share - 0.5, better)
+            for part, (share, better) in zip(parts, answers, strict=False)
+        ]
+        first = parts[0].changes[0].settings
+        assert (first["clip_norm"], first["clip_scope"]) == (1.0, None)
+        return Rehearsal(1, 1, 1, "accuracy", 0.1, 0.1, tuple(runs))
+
+    monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
+    return answers
+
+
+@pytest.mark.nightly
+def test_what_a_rehearsal_shows_to_be_better_is_first(
+    network: ImportedModel, answers: list[tuple[float, bool]]
+) -> None:
+    """Decided by the runs alone, whatever the ratio says."""
+    answers += [(0.5, False), *[(0.4, False)] * 9]
+    plain = contending(network, examples=digits(), probe=True)
+    assert plain.recipe.mechanism == "gradient-clipping"
+    answers[1:3] = [(0.6, True), (0.7, True)]
+    found = contending(network, examples=digits(), probe=True)
+    assert found.recipe.accuracy_probe == 0.7
+    assert found.recipe.mechanism != "gradient-clipping"
+    assert found.recipes[0] == found.recipe
+    assert found.recipes[1].mechanism == "gradient-clipping"
+    assert not found.unproven
+    for kind in ("text", "markdown"):
+        shown = document_text(suggestions_document(found), kind, width=160)
+        assert "accuracy 0.500 after 1 steps" in " ".join(shown.split())
+        assert "from the same start" in shown
+        assert "0.700" in shown
+    first, second, *_ = rehearsal_told(found.rehearsal)
+    assert "accuracy 0.500 after 1 steps with Adam (0.50)" in first
+    assert second.endswith("+0.100 against clipping: better beyond doubt")
+
+
+@pytest.mark.parametrize(("margin", "stays"), [(-0.1, False), (-0.01, True), (0.1, True)])
+def test_another_clip_that_is_worse_gives_way_to_plain_clipping(
+    network: ImportedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[tuple[float, bool]],
+    margin: float,
+    stays: bool,
+) -> None:
+    """By the runs alone: at C = 1, in the same run, and beside no other mechanism."""
+    answers += [(0.5, False), (0.5 + margin, False), *[(0.1, False)] * 9]
+    monkeypatch.setattr(Session, "_preference", by_median)
+    found = contending(network, examples=digits())
+    assert (found.recipe.settings.clip_norm == 1.0) is not stays
+    assert found.recipe.accuracy_probe == (0.5 + margin if stays else 0.5)
+    assert len({item.mechanism for item in found.recipes}) == len(found.recipes)
+    if not stays:
+        assert {change.topic for change in found.recipe.changes} <= {"mechanism", "run"}
+
+
+def by_median(session: Session, family: Change) -> float:
+    """Prefers clipping at the median norm, whatever its score."""
+    return float("median" not in family.change)
+
+
+@pytest.mark.nightly
+def test_reports_show_curves_and_results(path: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "digits.npz", x=digits().x, y=digits().y)
+    words = ["suggest", str(path), "--data", str(tmp_path / "digits.npz"), "--probe", *OPTIONS]
+    found = json.loads(command([*words, "--format", "json"]).stdout)
+    assert "LC410" in {item["code"] for item in found["diagnostics"]}
+    assert found["probed"]["kept_out"] == len(digits()) // 5
+    assert found["probed"]["before"] < 0.25
+    assert found["recipe"]["accuracy_probe"] > 0.5
+    first, *others = found["rehearsal"]["runs"]
+    assert first["mechanism"] == "gradient-clipping"
+    assert first["curve"][-1] == [found["rehearsal"]["steps"], first["accuracy"]]
+    assert others
+
+
+def test_the_command_needs_examples(path: Path) -> None:
+    refused = command(["suggest", str(path), "--probe", *OPTIONS])
+    assert refused.exit_code == 2
+    assert "--data WHERE" in refused.stderr
