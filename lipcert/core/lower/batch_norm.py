@@ -35,6 +35,7 @@ def batch_norm(call: Call) -> Value:
     if variance.sources:
         from lipcert.core.lower.slopes import of_entries  # noqa: PLC0415  for such alone
 
-        made = of_entries(made, call.constant(4), total, "power", -0.5)
+        slopes = -(exact(0.5) * inverse * total.reciprocal())
+        made = of_entries(made, call.constant(4), slopes)
     op = BatchNorm(scale, shift, mean, made.operand(1))
     return call.step(op, value, shape=value.shape, place=value.place)

@@ -220,7 +220,8 @@ def root(call: Call) -> Value:
         raise Unsupported("a root of a negative number")
     found = _square_root(known)
     root = Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
-    return of_entries(root, constant, known, "sqrt") if constant.sources else root
+    slopes = (exact(2.0) * found).reciprocal()
+    return of_entries(root, constant, slopes) if constant.sources else root
 
 
 def has_halves(model: Model) -> bool:

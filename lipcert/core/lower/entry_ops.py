@@ -4,7 +4,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.moves import broadcast
-from lipcert.core.lower.reals import interval, quotient, sum_of_sources
+from lipcert.core.lower.reals import quotient, sum_of_sources
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Divide, Multiply, PRelu, Scale, then
@@ -64,7 +64,7 @@ def ratio(call: Call) -> Value:
         if sources:
             from lipcert.core.lower.slopes import of_entries  # noqa: PLC0415  for such alone
 
-            factor = of_entries(factor, second, interval(second), "reciprocal")
+            factor = of_entries(factor, second, -(inverse * inverse))
         return times(call, call.data(0), factor)
     if isinstance(first, Constant):
         return times(call, activated(call, second, "reciprocal"), first)

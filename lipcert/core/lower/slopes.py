@@ -45,20 +45,16 @@ def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
     high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
     sources = dict.fromkeys(value.sources, math.inf)
     found = Constant(image.lo, high, sources, value.place)
-    return of_entries(found, value, known, name, *numbers) if sources else found
-
-
-def of_entries(
-    found: Constant, value: Constant, known: Interval, name: str, *numbers: float
-) -> Constant:
-    """`found`, a function of every entry of a constant, with slopes.
-
-    known: where the entries are, perhaps moved by numbers that no tensor changes.
-    """
+    if not sources:
+        return found
     try:
-        derivative = function(name, numbers).derivative(known)
+        return of_entries(found, value, function(name, numbers).derivative(known))
     except Unsupported:
         return found
+
+
+def of_entries(found: Constant, value: Constant, derivative: Interval) -> Constant:
+    """`found`, a function of every entry of a constant, with slopes, by its derivatives there."""
     passed = {}
     if value.blocks:
         from lipcert.core.lower.blocks import passed_on  # noqa: PLC0415  for such alone
