@@ -47,34 +47,21 @@ _NATURAL: Final = re.compile(r"0|[1-9][0-9]*+")
 
 
 class CanonicalFormError(ValueError):
-    """A text or a value that has no canonical form: where, and why."""
-
-    def __init__(self, reason: str, position: int = 0) -> None:
-        super().__init__(f"{reason} (at byte {position})")
-        self.reason = reason
-        self.position = position
+    """A text or a value that has no canonical form: why."""
 
 
 def read_canonical(data: bytes) -> Json:
     """The value of a canonical text; `CanonicalFormError` for any other bytes."""
     if len(data) > MAX_BYTES:
-        raise CanonicalFormError(f"the text is longer than {MAX_BYTES} bytes", MAX_BYTES)
+        raise CanonicalFormError(f"the text is longer than {MAX_BYTES} bytes")
     try:
         text = data.decode("utf-8", errors="strict")
         _require_few(text)
         value: Json = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise CanonicalFormError("the text is not UTF-8", error.start) from None
-    except json.JSONDecodeError as error:
-        place = len(text[: error.pos].encode("utf-8"))
-        raise CanonicalFormError(f"the text is not JSON: {error.msg}", place) from None
-    except (ValueError, RecursionError):  # thousands of digits, or of brackets
-        raise CanonicalFormError("the text is not JSON that can be read") from None
-    again = write_canonical(value)
-    if again != data:
-        places = zip(again, data, strict=False)
-        place = next((i for i, (one, other) in enumerate(places) if one != other), len(again))
-        raise CanonicalFormError("the text is not in canonical form", place)
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise CanonicalFormError(f"the text cannot be read: {error}") from None
+    if write_canonical(value) != data:
+        raise CanonicalFormError("the text is not in canonical form")
     return value
 
 
@@ -89,7 +76,7 @@ def write_canonical(value: Json) -> bytes:
     except UnicodeEncodeError:
         raise CanonicalFormError("a string holds half of a surrogate pair") from None
     if len(data) > MAX_BYTES:
-        raise CanonicalFormError(f"the text is longer than {MAX_BYTES} bytes", MAX_BYTES)
+        raise CanonicalFormError(f"the text is longer than {MAX_BYTES} bytes")
     return data
 
 
@@ -105,7 +92,8 @@ def _require_few(text: str) -> None:
 
 
 def _ordered(value: Json, depth: int) -> tuple[Json, int]:
-    """A copy with the keys of objects in order, and how many values it consists of."""
+    """A copy with the keys of objects in order, that of their UTF-16 code units (RFC 8785, section
+    3.2.3), and how many values it consists of."""
     if depth > MAX_DEPTH:
         raise CanonicalFormError(f"values are nested more than {MAX_DEPTH} deep")
     if type(value) in {bool, str} or (type(value) is int and abs(value) <= MAX_INTEGER):
@@ -114,18 +102,11 @@ def _ordered(value: Json, depth: int) -> tuple[Json, int]:
         items = [_ordered(item, depth + 1) for item in value]
         return [item for item, _ in items], 1 + sum(count for _, count in items)
     if type(value) is dict and all(type(key) is str for key in value):
-        named = {key: _ordered(value[key], depth + 1) for key in sorted(value, key=_order)}
+        keys = sorted(value, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
+        named = {key: _ordered(value[key], depth + 1) for key in keys}
         members = {key: item for key, (item, _) in named.items()}
         return members, 1 + sum(count for _, count in named.values())
     raise CanonicalFormError(f"a {type(value).__name__} has no canonical form here")
-
-
-def _order(key: str) -> bytes:
-    """What keys are sorted by: their UTF-16 code units (RFC 8785, section 3.2.3)."""
-    try:
-        return key.encode("utf-16-be", errors="strict")
-    except UnicodeEncodeError:
-        raise CanonicalFormError("a key holds half of a surrogate pair") from None
 
 
 def read_float(text: object) -> float:

@@ -1,4 +1,5 @@
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -51,17 +52,10 @@ def test_every_changed_byte_is_refused_or_means_another_value(value, data):
         assert write_canonical(found) == changed
 
 
-def accepted_or_located(data: bytes) -> None:
-    """Either the bytes are canonical, or the complaint names a place among them."""
-    try:
-        found = read_canonical(data)
-    except CanonicalFormError as complaint:
-        position, text = complaint.position, str(complaint)
-    else:
-        assert write_canonical(found) == data
-        return
-    assert 0 <= position <= len(data)
-    assert text.endswith(f"(at byte {position})")
+def accepted_or_refused(data: bytes) -> None:
+    """Either the bytes are canonical, or they are refused."""
+    with suppress(CanonicalFormError):
+        assert write_canonical(read_canonical(data)) == data
 
 
 @given(VALUES, st.data())
@@ -69,13 +63,13 @@ def test_inserted_and_deleted_bytes(value, data):
     text = write_canonical(value)
     place = data.draw(st.integers(0, len(text)))
     inserted = data.draw(st.binary(min_size=1, max_size=3))
-    accepted_or_located(text[:place] + inserted + text[place:])
-    accepted_or_located(text[:place] + text[place + 1 :])
+    accepted_or_refused(text[:place] + inserted + text[place:])
+    accepted_or_refused(text[:place] + text[place + 1 :])
 
 
 @given(st.binary(max_size=40))
 def test_bytes_from_nowhere(data):
-    accepted_or_located(data)
+    accepted_or_refused(data)
 
 
 def test_the_form_itself():

@@ -169,7 +169,8 @@ def test_records_without_end(case, tmp_path, name):
 def test_nothing_speaks_for_the_checker(case, tmp_path, text):
     """Neither an assumption nor a name in a reason can look like a verdict."""
     certificate = case.certificate
-    ledger = (replace(certificate.assumptions[0], text=text), *certificate.assumptions[1:])
+    first, loss, *others = certificate.assumptions
+    ledger = (first, replace(loss, data={**loss.data, "kind": text}), *others)
     first = next(line for line in certificate.lines if isinstance(line, StepFact))
     for changed in (
         replace(certificate, assumptions=ledger),
