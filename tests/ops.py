@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.graph.evaluate import batch_output
 from lipcert.graph.geometry import Geometry
@@ -141,7 +142,7 @@ def entrywise(op: p.Op) -> Maker:
 
 
 def Compare(limits: np.ndarray, above: bool) -> Maker:
-    return entrywise(p.Compare(limits, above))
+    return entrywise(kinds.Compare(limits, above))
 
 
 def MaskedMean(axes: Sequence[int], floor: float) -> Maker:
@@ -149,7 +150,7 @@ def MaskedMean(axes: Sequence[int], floor: float) -> Maker:
 
     def of(x: Shape, mask: Shape) -> Node:
         after = tuple(1 if axis + 1 in axes else n for axis, n in enumerate(x))
-        return node(p.MaskedMean(axes, floor), [x, mask], after)
+        return node(kinds.MaskedMean(axes, floor), [x, mask], after)
 
     return of
 
@@ -159,15 +160,15 @@ def Activation(name: str, numbers: tuple[float, ...] = ()) -> Maker:
 
 
 def InputClip(radius: float) -> Maker:
-    return entrywise(p.InputClip(radius))
+    return entrywise(kinds.InputClip(radius))
 
 
 def CotangentClip(radius: float, by_channel: bool = False) -> Maker:
-    return entrywise(p.CotangentClip(radius, by_channel))
+    return entrywise(kinds.CotangentClip(radius, by_channel))
 
 
 def Lrn(size: int, strength: float, power: float, floor: float) -> Maker:
-    return entrywise(p.LocalResponse(size, strength, power, floor))
+    return entrywise(kinds.LocalResponse(size, strength, power, floor))
 
 
 def Sort(axis: int) -> Maker:
@@ -179,7 +180,7 @@ def behind(axes: Sequence[int]) -> Shape:
 
 
 def Normalize(axes: Sequence[int], epsilon: float, centred: bool) -> Maker:
-    return entrywise(p.Normalize(behind(axes), epsilon, centred))
+    return entrywise(kinds.Normalize(behind(axes), epsilon, centred))
 
 
 def Centre(axes: Sequence[int]) -> Maker:
@@ -188,15 +189,15 @@ def Centre(axes: Sequence[int]) -> Maker:
 
 def DivideByNorm(axes: Sequence[int], radius: float, floor: float) -> Maker:
     share = np.array([1.0 / radius])
-    return entrywise(p.DivideByNorm(behind(axes), p.Operand(share, share), floor))
+    return entrywise(kinds.DivideByNorm(behind(axes), p.Operand(share, share), floor))
 
 
 def Softmax(axis: int = -1) -> Maker:
-    return lambda x: node(p.Softmax(axis % len(x) + 1, False), [x], x)
+    return lambda x: node(kinds.Softmax(axis % len(x) + 1, False), [x], x)
 
 
 def LogSoftmax(axis: int = -1) -> Maker:
-    return lambda x: node(p.Softmax(axis % len(x) + 1, True), [x], x)
+    return lambda x: node(kinds.Softmax(axis % len(x) + 1, True), [x], x)
 
 
 def BatchNorm(
@@ -225,7 +226,7 @@ def AveragePool(geometry: Geometry, counts_padding: bool = True) -> Maker:
 
 
 def LpPool(geometry: Geometry, order: int = 2) -> Maker:
-    return _pool(p.LpPool(window(geometry), order), geometry)
+    return _pool(kinds.LpPool(window(geometry), order), geometry)
 
 
 def _pool(op: p.Op, geometry: Geometry) -> Maker:
@@ -253,11 +254,11 @@ def ReduceMax(axes: Sequence[int], minimum: bool) -> Maker:
 
 
 def ReduceNorm(order: int, axes: Sequence[int], floor: float = 0.0) -> Maker:
-    return _reduced(p.ReduceNorm(behind(axes), order, floor))
+    return _reduced(kinds.ReduceNorm(behind(axes), order, floor))
 
 
 def ReduceLogSumExp(axes: Sequence[int]) -> Maker:
-    return _reduced(p.ReduceLogSumExp(behind(axes)))
+    return _reduced(kinds.ReduceLogSumExp(behind(axes)))
 
 
 def _broadcast(op: p.Op) -> Maker:
@@ -269,11 +270,11 @@ def Add(signs: Sequence[int] = (1, 1)) -> Maker:
 
 
 def Multiply() -> Maker:
-    return _broadcast(p.Multiply())
+    return _broadcast(kinds.Multiply())
 
 
 def Quotient() -> Maker:
-    return _broadcast(p.Divide())
+    return _broadcast(kinds.Divide())
 
 
 def Concat(axis: int) -> Maker:
@@ -286,14 +287,14 @@ def Concat(axis: int) -> Maker:
 
 def MatMul() -> Maker:
     def of(a: Shape, b: Shape) -> Node:
-        return node(p.MatMul(), [a, b], (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))
+        return node(kinds.MatMul(), [a, b], (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))
 
     return of
 
 
 def Attention(scale: float, mask: np.ndarray | None = None) -> Maker:
     numbers = None if mask is None else np.array(mask, np.float64)
-    op = p.Attention(scale, None if numbers is None else p.Operand(numbers, numbers))
+    op = kinds.Attention(scale, None if numbers is None else p.Operand(numbers, numbers))
     return lambda q, k, v: node(op, [q, k, v], (*q[:-1], v[-1]))
 
 

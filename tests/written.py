@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph, Node, Operand, example
 from lipcert.importer.model import ImportedModel, Verification
@@ -120,14 +121,14 @@ class _Writer:
             case p.Move(sources):
                 size = example(node.given[0])
                 yield self.move(sources.reshape(node.shape), size, x, made)
-            case p.ReduceNorm(axes=axes):
+            case kinds.ReduceNorm(axes=axes):
                 yield made(node.kind, x, self.numbers(*axes), keepdims=1)
-            case p.Softmax(axis=axis, logarithm=False):
+            case kinds.Softmax(axis=axis, logarithm=False):
                 yield made("Softmax", x, axis=axis)
             case p.Sort(axis=axis):
                 count = self.numbers(node.step.shape[axis])
                 yield made("TopK", x, count, axis=axis, largest=0, sorted=1)
-            case p.Normalize(axes=axes, epsilon=epsilon, centred=True):
+            case kinds.Normalize(axes=axes, epsilon=epsilon, centred=True):
                 if axes != tuple(range(len(node.step.shape)))[axes[0] :]:
                     raise ValueError(f"axes {axes} are not the last ones")
                 ones = self.stored(Operand(np.ones(node.step.shape[axes[0] :])))

@@ -11,19 +11,9 @@ from dataclasses import dataclass, replace
 
 from lipcert.analysis.premises import mechanism_of
 from lipcert.analysis.release import layer_of
+from lipcert.core.kinds import CotangentClip, InputClip, Normalize
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
-from lipcert.core.program import (
-    Conv,
-    CotangentClip,
-    Embedding,
-    InputClip,
-    Normalize,
-    Program,
-    Scale,
-    Shape,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Conv, Embedding, Program, Scale, Shape, Shift, Step
 from lipcert.core.reader.records import Model
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.graph.ir import Graph, Node, Padding, is_arrangement, padding_of

@@ -15,21 +15,8 @@ import numpy as np
 
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.core.coverage import tensors_read
-from lipcert.core.program import (
-    Activation,
-    Attention,
-    BatchNorm,
-    Compare,
-    Divide,
-    DivideByNorm,
-    Embedding,
-    MatMul,
-    Multiply,
-    Normalize,
-    Program,
-    Step,
-    operands,
-)
+from lipcert.core.kinds import Attention, Compare, Divide, DivideByNorm, MatMul, Multiply, Normalize
+from lipcert.core.program import Activation, BatchNorm, Embedding, Program, Step, operands
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.search.prover import Derived
 

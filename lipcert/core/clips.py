@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lipcert.core.coverage import tensors_read
+from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.paths import is_only_way, steps_between
-from lipcert.core.program import Conv, CotangentClip, Embedding, InputClip, Program, Step
+from lipcert.core.program import Conv, Embedding, Program, Step
 from lipcert.core.reader.records import Model, shown
 
 

@@ -30,7 +30,7 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.norms import Engine
 from lipcert.core.norms.claim import NormWitness, step_norm_at_most
 from lipcert.core.program import PLUS, Conv, Dense, Embedding, Op, Operand, Program, Step, operands
-from lipcert.core.reader.files import read_model_bytes
+from lipcert.core.reader import read_model_bytes
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
 from lipcert.core.rules.facts import lengths_up

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -129,11 +129,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What a step computes: one of the kinds below."""
+    """What a step computes: one of the kinds below, or in `kinds`."""
+
+    hides: ClassVar[bool] = False
+    """whether numbers in it may be −inf"""
+    is_final: ClassVar[bool] = True
+    """whether programs have such steps"""
 
 
 @dataclass_transform(frozen_default=True)
-def _kind(op: type[_Op]) -> type[_Op]:
+def kind_of_step(op: type[_Op]) -> type[_Op]:
     """A kind of step, as an immutable record; tensors are the same where they are one object."""
     return dataclass(frozen=True, slots=True)(op)
 
@@ -141,7 +146,7 @@ def _kind(op: type[_Op]) -> type[_Op]:
 _Op = TypeVar("_Op", bound=Op)
 
 
-@_kind
+@kind_of_step
 class Dense(Op):
     """y[..., o] = Σ_i weight[o, i]·x[..., i] + bias[o]: along the last axis of x."""
 
@@ -149,7 +154,7 @@ class Dense(Op):
     bias: Operand | None
 
 
-@_kind
+@kind_of_step
 class Embedding(Op):
     """y[..., :] = table[x[...], :], for whole numbers x from −rows to rows − 1.
 
@@ -160,29 +165,7 @@ class Embedding(Op):
     table: Operand
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Compare(Op):
-    """y = 1 where x = limits, or where x > limits if `above`, and 0 elsewhere.
-
-    x: whole numbers, or 0 and 1. limits: whole numbers, of the shape of x.
-    """
-
-    limits: FloatArray
-    above: bool
-
-
-@_kind
-class MaskedMean(Op):
-    """y = Σ x·m / max(Σ m, floor) over axes, which keep the length 1, for a mask m of 0 and 1.
-
-    The mask has the rank of x, and is repeated along axes on which its length is 1. floor > 0.
-    """
-
-    axes: Shape
-    floor: float
-
-
-@_kind
+@kind_of_step
 class Conv(Op):
     """Convolution of x [1, channels, *spatial] with zero padding.
 
@@ -198,21 +181,21 @@ class Conv(Op):
     transposed: bool
 
 
-@_kind
+@kind_of_step
 class Scale(Op):
     """y = factor·x entry by entry; factor has the rank of x, with 1 where it is repeated."""
 
     factor: Operand
 
 
-@_kind
+@kind_of_step
 class Shift(Op):
     """y = x + offset entry by entry; offset has the rank of x, with 1 where it is repeated."""
 
     offset: Operand
 
 
-@_kind
+@kind_of_step
 class BatchNorm(Op):
     """y = scale·(x − mean)·inverse + shift per channel (axis 1), inverse = 1/√(variance + ε).
 
@@ -225,7 +208,7 @@ class BatchNorm(Op):
     inverse: Operand
 
 
-@_kind
+@kind_of_step
 class Activation(Op):
     """y = f(x) entry by entry. name: which f; numbers: its parameters in the order of ONNX.
 
@@ -241,7 +224,7 @@ class Activation(Op):
     numbers: tuple[float, ...] = ()
 
 
-@_kind
+@kind_of_step
 class PRelu(Op):
     """y = x where x ≥ 0, slope·x elsewhere; slope has the rank of x, with 1 where repeated."""
 
@@ -259,14 +242,14 @@ class Move(Op):
     sources: IndexArray
 
 
-@_kind
+@kind_of_step
 class MaxPool(Op):
     """Maximum over windows of the axes behind the first two; padding is never the maximum."""
 
     window: Window
 
 
-@_kind
+@kind_of_step
 class AveragePool(Op):
     """Mean over windows of the axes behind the first two.
 
@@ -278,15 +261,7 @@ class AveragePool(Op):
     counts_padding: bool
 
 
-@_kind
-class LpPool(Op):
-    """(Σ |x|^p)^(1/p) over windows of the axes behind the first two; p = 1 or 2."""
-
-    window: Window
-    p: int
-
-
-@_kind
+@kind_of_step
 class ReduceSum(Op):
     """Sum over axes, which keep the length 1; mean: divided by the number of terms."""
 
@@ -294,23 +269,14 @@ class ReduceSum(Op):
     mean: bool
 
 
-@_kind
+@kind_of_step
 class Centre(Op):
     """y = x − mean of x over axes."""
 
     axes: Shape
 
 
-@_kind
-class DivideByNorm(Op):
-    """y = x/max(share·‖x‖₂, floor), the norm over axes; 0 at 0. share is one positive number."""
-
-    axes: Shape
-    share: Operand
-    floor: float
-
-
-@_kind
+@kind_of_step
 class ReduceMax(Op):
     """Maximum (or minimum) over axes, which keep the length 1."""
 
@@ -318,131 +284,25 @@ class ReduceMax(Op):
     minimum: bool
 
 
-@_kind
-class ReduceNorm(Op):
-    """(Σ |x|^p + floor)^(1/p) over axes, which keep the length 1; p = 1 or 2."""
-
-    axes: Shape
-    p: int
-    floor: float
-
-
-@_kind
-class ReduceLogSumExp(Op):
-    """ln Σ e^x over axes, which keep the length 1."""
-
-    axes: Shape
-
-
-@_kind
-class LocalResponse(Op):
-    """y = x/s^power, s = floor + (strength/size)·Σ x² over `size` channels around each.
-
-    Along axis 1; size is odd, and channels beyond the first or the last count as 0.
-    """
-
-    size: int
-    strength: float
-    power: float
-    floor: float
-
-
-@_kind
+@kind_of_step
 class Sort(Op):
     """Sorted along an axis; all of it is kept (what is dropped is a `Move` behind it)."""
 
     axis: int
 
 
-@_kind
+@kind_of_step
 class Add(Op):
     """y = Σ signs[i]·x_i, broadcast as numpy does."""
 
     signs: tuple[int, ...]
 
 
-@_kind
+@kind_of_step
 class Concat(Op):
     """The inputs one after another along an axis."""
 
     axis: int
-
-
-@_kind
-class Multiply(Op):
-    """y = x_0·x_1 entry by entry, broadcast as numpy does; both may be the same value."""
-
-
-@_kind
-class Divide(Op):
-    """y = x_0/x_1 entry by entry, broadcast as numpy does."""
-
-
-@_kind
-class MatMul(Op):
-    """y = x_0 @ x_1 as numpy does, both computed from the input."""
-
-
-@_kind
-class Softmax(Op):
-    """softmax along an axis, or its logarithm."""
-
-    axis: int
-    logarithm: bool
-
-
-@_kind
-class Normalize(Op):
-    """y = (x − m)/√(mean of (x − m)² + epsilon) over axes.
-
-    m is the mean over the axes, or 0 if not centred.
-    LayerNormalization, InstanceNormalization, RMSNormalization and, between two reshapes,
-    GroupNormalization, without their scale and shift, which are steps behind it.
-    """
-
-    axes: Shape
-    epsilon: float
-    centred: bool
-
-
-@_kind
-class Attention(Op):
-    """y = softmax(scale·(x_0 @ x_1) + mask) @ x_2 along the last axis of the scores.
-
-    x_0: queries [..., n, d], x_1: transposed keys [..., d, m], x_2: values [..., m, e]. The mask is
-    any constant, perhaps −inf in places but not in a whole row: no rule depends on it.
-    x_3, if there is one, is 1 where a score is hidden and 0 elsewhere, broadcast to the scores; a
-    query that is to see nothing has the output 0, or none at all.
-    """
-
-    scale: float
-    mask: Operand | None = None
-
-
-@_kind
-class InputClip(Op):
-    """y = x·min(1, radius/‖x‖₂): no node of a file, but what training puts before a layer."""
-
-    radius: float
-
-
-@_kind
-class CotangentClip(Op):
-    """y = x; backpropagation sends g·min(1, radius/|g|) in place of the gradient g at y.
-
-    |g| is Euclidean, or by_channel √Σ_c (Σ_i |g_ci|)², c along axis 1. No node of a file either.
-    """
-
-    radius: float
-    by_channel: bool
-
-
-@_kind
-class Hide(Op):
-    """y = x_0, or −inf where x_1 is 1: the scores of an `Attention`, until it is put together.
-
-    In no program: no rule covers infinities.
-    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.core.interval import exact
 from lipcert.core.rules.activations import function
@@ -162,7 +163,7 @@ def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
         match op:
             case (
                 p.Embedding()
-                | p.Compare()
+                | kinds.Compare()
                 | p.Activation()
                 | p.Dense()
                 | p.Scale()
@@ -170,23 +171,23 @@ def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
                 | p.PRelu()
             ):
                 return _applied(step, x)
-            case p.Conv() | p.BatchNorm() | p.MaxPool() | p.AveragePool() | p.LpPool():
+            case p.Conv() | p.BatchNorm() | p.MaxPool() | p.AveragePool() | kinds.LpPool():
                 joined = x[0].reshape(-1, *x[0].shape[2:])
                 return _applied(step, [joined]).reshape(len(x[0]), *step.shape)
             case p.Move():
                 flat = np.pad(x[0].reshape(len(x[0]), -1), ((0, 0), (0, 1)))
                 return np.asarray(flat[:, op.sources])
-            case p.Add() | p.Multiply() | p.Divide():
+            case p.Add() | kinds.Multiply() | kinds.Divide():
                 return _applied(step, of_one_rank(x))
-            case p.Softmax() | p.Sort() | p.Concat():
+            case kinds.Softmax() | p.Sort() | p.Concat():
                 return _applied(replace(step, op=replace(op, axis=op.axis + 1)), x)
             case (
                 p.ReduceSum()
                 | p.ReduceMax()
-                | p.ReduceNorm()
+                | kinds.ReduceNorm()
                 | p.Centre()
-                | p.Normalize()
-                | p.MaskedMean()
+                | kinds.Normalize()
+                | kinds.MaskedMean()
             ):
                 axes = tuple(axis + 1 for axis in op.axes)
                 return _applied(replace(step, op=replace(op, axes=axes)), x)
@@ -235,10 +236,10 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             return y if op.bias is None else y + _like(op.bias, x[0])
         case p.Embedding():
             return _rows(_like(op.table, x[0]), x[0].astype(np.int64))
-        case p.Compare():
+        case kinds.Compare():
             found = x[0] > op.limits if op.above else x[0] == op.limits
             return np.asarray(found.astype(x[0].dtype))
-        case p.MaskedMean():
+        case kinds.MaskedMean():
             mask = np.broadcast_to(x[1], x[0].shape)
             count = np.sum(mask, axis=op.axes, keepdims=True)
             total = np.sum(x[0] * mask, axis=op.axes, keepdims=True)
@@ -262,13 +263,13 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             return np.where(x[0] >= 0, x[0], _like(op.slope, x[0]) * x[0])
         case p.Move():
             return np.append(x[0].reshape(-1), x[0].dtype.type(0))[op.sources]
-        case p.MaxPool() | p.AveragePool() | p.LpPool():
+        case p.MaxPool() | p.AveragePool() | kinds.LpPool():
             return _pooled(op, x[0])
-        case p.Multiply():
+        case kinds.Multiply():
             return x[0] * x[1]
-        case p.Divide():
+        case kinds.Divide():
             return x[0] / x[1]
-        case p.MatMul():
+        case kinds.MatMul():
             return np.asarray(x[0] @ x[1])
         case p.Add():
             return np.asarray(sum(s * v for s, v in zip(op.signs, x, strict=True)))
@@ -276,16 +277,16 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             return np.concatenate(x, axis=op.axis)
         case p.Sort():
             return np.sort(x[0], axis=op.axis)
-        case p.Attention():
+        case kinds.Attention():
             scores = op.scale * (x[0] @ x[1])
             if op.mask is not None:
                 scores = scores + _like(op.mask, x[0])
             if len(x) > 3:
                 scores = np.where(x[3] == 1.0, -np.inf, scores)
             return np.asarray(np.exp(_log_softmax(scores, -1)) @ x[2])
-        case p.InputClip():
+        case kinds.InputClip():
             return x[0] * min(1.0, op.radius / float(np.linalg.norm(x[0]) or 1.0))
-        case p.CotangentClip():
+        case kinds.CotangentClip():
             return x[0]
     return _along_axes(op, x[0])
 
@@ -314,29 +315,29 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             return np.asarray((np.mean if op.mean else np.sum)(x, axis=op.axes, keepdims=True))
         case p.ReduceMax():
             return np.asarray((np.min if op.minimum else np.max)(x, axis=op.axes, keepdims=True))
-        case p.ReduceNorm():
+        case kinds.ReduceNorm():
             total = np.sum(np.abs(x) ** op.p, axis=op.axes, keepdims=True) + op.floor
             return np.asarray(total ** (1 / op.p))
-        case p.ReduceLogSumExp():
+        case kinds.ReduceLogSumExp():
             return _log_sum_exp(x, op.axes)
-        case p.LocalResponse():
+        case kinds.LocalResponse():
             return _response(op, x)
         case p.Centre():
             return _centred(x, op.axes)
-        case p.DivideByNorm():
+        case kinds.DivideByNorm():
             length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
             divisor = np.maximum(_like(op.share, x) * length, op.floor)
             return np.asarray(x / np.where(divisor > 0.0, divisor, 1.0))
-        case p.Softmax():
+        case kinds.Softmax():
             logs = _log_softmax(x, op.axis)
             return logs if op.logarithm else np.asarray(np.exp(logs))
-        case p.Normalize():
+        case kinds.Normalize():
             d = _centred(x, op.axes) if op.centred else x
             return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))
     raise TypeError(f"a step of the kind {type(op).__name__} has no meaning here")
 
 
-def _response(op: p.LocalResponse, x: Array) -> Array:
+def _response(op: kinds.LocalResponse, x: Array) -> Array:
     """By the sums of squares over the channels around each."""
     padded = np.zeros((x.shape[0], x.shape[1] + op.size - 1, *x.shape[2:]), x.dtype)
     padded[:, (op.size - 1) // 2 :][:, : x.shape[1]] = x * x
@@ -403,7 +404,7 @@ def _mixed(matrix: Array, x: Array) -> Array:
     return np.asarray(flat.reshape(*flat.shape[:3], *x.shape[3:]))
 
 
-def _pooled(op: p.MaxPool | p.AveragePool | p.LpPool, x: Array) -> Array:
+def _pooled(op: p.MaxPool | p.AveragePool | kinds.LpPool, x: Array) -> Array:
     window = op.window
     start = -np.inf if isinstance(op, p.MaxPool) else 0.0
     y = np.full((*x.shape[:2], *window.outputs), start, x.dtype)
@@ -416,11 +417,11 @@ def _pooled(op: p.MaxPool | p.AveragePool | p.LpPool, x: Array) -> Array:
             case p.AveragePool():
                 y[behind(2, outs)] = kept + read
                 count[outs] += 1.0
-            case p.LpPool():
+            case kinds.LpPool():
                 y[behind(2, outs)] = kept + np.abs(read) ** op.p
     match op:
         case p.AveragePool():
             return y / (math.prod(window.taps) if op.counts_padding else count)
-        case p.LpPool():
+        case kinds.LpPool():
             return np.asarray(y ** (1 / op.p))
     return y

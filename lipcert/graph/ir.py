@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray, IndexArray, Move, Shape
 from lipcert.diagnostics import EXPORT
@@ -86,10 +87,10 @@ _KINDS: Final = MappingProxyType(
         p.BatchNorm: "BatchNormalization",
         p.Dense: "Gemm",
         p.Embedding: "Gather",
-        p.Divide: "Div",
-        p.DivideByNorm: "LpNormalization",
-        p.LocalResponse: "LRN",
-        p.Multiply: "Mul",
+        kinds.Divide: "Div",
+        kinds.DivideByNorm: "LpNormalization",
+        kinds.LocalResponse: "LRN",
+        kinds.Multiply: "Mul",
         p.Shift: "Add",
         p.Sort: "TopK",
     }
@@ -103,7 +104,13 @@ ROLES: Final = MappingProxyType(
 JOINED: Final = "outputs"
 """the name of the step that puts several outputs side by side, which no node of the file is"""
 _ANYWHERE: Final = (
-    p.Activation | p.Add | p.CotangentClip | p.Divide | p.InputClip | p.Move | p.Multiply
+    p.Activation
+    | p.Add
+    | kinds.CotangentClip
+    | kinds.Divide
+    | kinds.InputClip
+    | p.Move
+    | kinds.Multiply
 )
 
 
@@ -170,11 +177,11 @@ def name_of(op: p.Op) -> str:
     match op:
         case p.Activation(name):
             return "".join(word.capitalize() for word in name.split("_"))
-        case p.ReduceNorm(p=order):
+        case kinds.ReduceNorm(p=order):
             return f"ReduceL{order}"
         case p.ReduceSum(mean=True):
             return "ReduceMean"
-        case p.Softmax(logarithm=True):
+        case kinds.Softmax(logarithm=True):
             return "LogSoftmax"
     return type(op).__name__
 
@@ -250,7 +257,7 @@ class Node:
     def geometry(self) -> Geometry:
         """The windows of a convolution or pooling along each axis behind the channels."""
         op, below = self.op, self.given[0]
-        if not isinstance(op, p.Conv | p.MaxPool | p.AveragePool | p.LpPool):
+        if not isinstance(op, p.Conv | p.MaxPool | p.AveragePool | kinds.LpPool):
             raise TypeError(f"node {self.name!r}: {self.kind} has no windows")
         if isinstance(op, p.Conv) and op.transposed:
             below = self.step.shape
@@ -272,9 +279,9 @@ def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
     match step.op:
         case p.Dense() | p.Embedding():
             return len(step.shape) > 1
-        case p.MatMul() | p.Attention():
+        case kinds.MatMul() | kinds.Attention():
             return min(map(len, given)) > 2
-        case p.Softmax(axis) | p.Sort(axis) | p.Concat(axis):
+        case kinds.Softmax(axis) | p.Sort(axis) | p.Concat(axis):
             return axis > 0
     return 0 not in getattr(step.op, "axes", ())
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from lipcert.core.reader.files import MAX_BYTES
+from lipcert.core.reader import MAX_BYTES
 from lipcert.errors import ModelFileError
 
 if sys.platform != "win32":

@@ -19,7 +19,7 @@ from onnx.onnx_ml_pb2 import (
     ValueInfoProto,
 )
 
-from lipcert.core.reader.files import MAX_BYTES, Folder
+from lipcert.core.reader import MAX_BYTES, Folder
 from lipcert.core.reader.model import read_parsed
 from lipcert.core.reader.records import Branch, Model, Node
 from lipcert.core.reader.tensors import read_tensor

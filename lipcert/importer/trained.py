@@ -14,16 +14,8 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.coverage import tensors
-from lipcert.core.program import (
-    Activation,
-    Attention,
-    BatchNorm,
-    Operand,
-    PRelu,
-    Program,
-    Scale,
-    operands,
-)
+from lipcert.core.kinds import Attention
+from lipcert.core.program import Activation, BatchNorm, Operand, PRelu, Program, Scale, operands
 from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.graph.ir import Parameter
 from lipcert.importer.computed import Computed

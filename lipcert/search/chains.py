@@ -21,6 +21,7 @@ from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.interval import Interval as Slopes
+from lipcert.core.kinds import Softmax
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import NotProved
 from lipcert.core.lines.balls import InputBall
@@ -48,7 +49,6 @@ from lipcert.core.program import (
     Scale,
     Shape,
     Shift,
-    Softmax,
     Sort,
     Step,
     operands,

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.core.interval import exact
 from lipcert.core.rules.activations import function
@@ -62,7 +63,7 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Dense(weight):
             matrix = member(weight)
             return lambda g: [g @ matrix]
-        case p.Embedding() | p.Compare():  # whole numbers have no neighbours
+        case p.Embedding() | kinds.Compare():  # whole numbers have no neighbours
             return lambda g: [np.zeros((len(g), *first.shape[1:]))]
         case p.Conv():
             adjoint = replace(op, bias=None, transposed=not op.transposed)
@@ -90,13 +91,13 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Concat(axis):
             ends = np.cumsum([item.shape[axis + 1] for item in x])[:-1]
             return lambda g: list(np.split(g, ends, axis=axis + 1))
-        case p.Attention():
+        case kinds.Attention():
             return _attended(op, *x)
-        case p.LpPool():
+        case kinds.LpPool():
             return _pooled(op, first, y)
-        case p.InputClip(radius):
+        case kinds.InputClip(radius):
             return _clipped(first, radius)
-        case p.CotangentClip():
+        case kinds.CotangentClip():
             return lambda g: [_within(g, op)]
     if len(x) == 2:
         return _of_two(op, x, y)
@@ -108,16 +109,16 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
     left, right = (item.shape[1:] for item in x)
     a, b = of_one_rank(x)
     match op:
-        case p.Multiply():
+        case kinds.Multiply():
             return lambda g: [summed(g * b, left), summed(g * a, right)]
-        case p.Divide():
+        case kinds.Divide():
             return lambda g: [summed(g / b, left), summed(-g * y / b, right)]
-        case p.MaskedMean(axes, floor):
+        case kinds.MaskedMean(axes, floor):
             behind = _behind(axes)
             mask = np.broadcast_to(b, a.shape)
             share = mask / np.maximum(np.sum(mask, axis=behind, keepdims=True), floor)
             return lambda g: [g * share, np.zeros((len(g), *right))]
-        case p.MatMul():
+        case kinds.MatMul():
             return lambda g: [
                 summed(g @ b.swapaxes(-1, -2), left),
                 summed(a.swapaxes(-1, -2) @ g, right),
@@ -128,7 +129,7 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
 def _along_axes(op: p.Op, x: Array, y: Array) -> Pull:
     """Of steps that read along axes of one value."""
     match op:
-        case p.Softmax(axis, logarithm):
+        case kinds.Softmax(axis, logarithm):
             if logarithm:
                 shares = np.exp(y)
                 return lambda g: [g - shares * g.sum(axis=axis + 1, keepdims=True)]
@@ -140,21 +141,21 @@ def _along_axes(op: p.Op, x: Array, y: Array) -> Pull:
         case p.Centre(axes):
             behind = _behind(axes)
             return lambda g: [g - g.mean(axis=behind, keepdims=True)]
-        case p.Normalize(axes):
+        case kinds.Normalize(axes):
             return _normalised(op, x, y, _behind(axes))
-        case p.ReduceNorm(p=order):
+        case kinds.ReduceNorm(p=order):
             slopes = np.sign(x) if order == 1 else x / np.where(y == 0.0, np.inf, y)
             return lambda g: [g * slopes]
-        case p.ReduceLogSumExp():
+        case kinds.ReduceLogSumExp():
             return _times(np.exp(x - y))
-        case p.DivideByNorm(axes):
+        case kinds.DivideByNorm(axes):
             return _divided(op, x, _behind(axes))
-        case p.LocalResponse():
+        case kinds.LocalResponse():
             return _responding(op, x)
     raise _unknown(op)
 
 
-def _normalised(op: p.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> Pull:
+def _normalised(op: kinds.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> Pull:
     """(g − y·mean(g·y))/s less its mean, s the root by which x was divided."""
     centred = x - x.mean(axis=axes, keepdims=True) if op.centred else x
     root = np.sqrt(np.mean(centred**2, axis=axes, keepdims=True) + op.epsilon)
@@ -166,7 +167,7 @@ def _normalised(op: p.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> P
     return pull
 
 
-def _attended(op: p.Attention, q: Array, k: Array, v: Array, *masks: Array) -> Pull:
+def _attended(op: kinds.Attention, q: Array, k: Array, v: Array, *masks: Array) -> Pull:
     """Through the products and the softmax of attention; 0 for a query that sees nothing."""
     scores = op.scale * (q @ k) + (0.0 if op.mask is None else member(op.mask))
     shown = np.ones(1)
@@ -203,7 +204,7 @@ def _averaged(op: p.AveragePool, x: Array) -> Pull:
     return lambda g: [back(g / divisor)]
 
 
-def _pooled(op: p.LpPool, x: Array, y: Array) -> Pull:
+def _pooled(op: kinds.LpPool, x: Array, y: Array) -> Pull:
     """(|x|/y)^(p − 1) with the sign of x."""
     back = _to_windows(op.window, x.shape[1:])
     if op.p == 1:
@@ -233,7 +234,7 @@ def _clipped(x: Array, radius: float) -> Pull:
     return lambda g: [radius / length * (g - along * (along * g).sum(axis=axes, keepdims=True))]
 
 
-def _within(g: Array, op: p.CotangentClip) -> Array:
+def _within(g: Array, op: kinds.CotangentClip) -> Array:
     """Every cotangent by itself, scaled down to the radius."""
     parts = np.abs(g).reshape(*g.shape[:3], -1).sum(axis=3) if op.by_channel else g
     length = np.sqrt(squares(parts)).reshape(-1, *[1] * (g.ndim - 1))
@@ -241,7 +242,7 @@ def _within(g: Array, op: p.CotangentClip) -> Array:
     return clipped
 
 
-def _divided(op: p.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
+def _divided(op: kinds.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
     """Across x where the norm divides, and as it is where the floor does."""
     norm = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
     scaled = member(op.share) * norm
@@ -250,7 +251,7 @@ def _divided(op: p.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
     return lambda g: [(g - along * (along * g).sum(axis=axes, keepdims=True)) / divisor]
 
 
-def _responding(op: p.LocalResponse, x: Array) -> Pull:
+def _responding(op: kinds.LocalResponse, x: Array) -> Pull:
     """g·s^(−power), less what each channel adds to the sums s of those around it."""
     share = op.strength / op.size
     before, behind = (op.size - 1) // 2, op.size // 2
@@ -362,9 +363,9 @@ def work(program: p.Program) -> float:
                 before = program.shapes[step.inputs[0]]
                 positions = math.prod(before[2:]) if transposed else math.prod(window.outputs)
                 total += 6.0 * weight.lo.size * positions + _PER_TAP * math.prod(window.taps)
-            case p.MatMul():
+            case kinds.MatMul():
                 total += 6.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
-            case p.Attention():
+            case kinds.Attention():
                 queries, keys, values = (program.shapes[name] for name in step.inputs[:3])
                 total += 6.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
     return total

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.program import Shape
@@ -33,9 +34,9 @@ _IN_ROWS: Final = (
     p.Activation
     | p.BatchNorm
     | p.Centre
-    | p.DivideByNorm
+    | kinds.DivideByNorm
     | p.Move
-    | p.Normalize
+    | kinds.Normalize
     | p.Scale
     | p.Shift
 )
@@ -60,7 +61,7 @@ def edits_of(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
 
 def norms_of(graph: Graph) -> list[Node]:
     """Normalisations, within examples or by statistics of a batch."""
-    return [node for node in graph.nodes if isinstance(node.op, p.Normalize | p.BatchNorm)]
+    return [node for node in graph.nodes if isinstance(node.op, kinds.Normalize | p.BatchNorm)]
 
 
 def affine_of(graph: Graph, norm: Node) -> list[str]:
@@ -108,7 +109,7 @@ def _norms(graph: Graph) -> Iterator[ModuleEdit]:
             size = f"{shape[1]}, {source.given[0][1]}"
             bounded.append((f"BoundedGroupNorm({size}, {_FLOOR})", name))
             unit.append((f"UnitGroupNorm({size})", name))
-        elif isinstance(node.op, p.Normalize):
+        elif isinstance(node.op, kinds.Normalize):
             widths = tuple(shape[axis] for axis in node.op.axes)
             size = str(widths[0] if len(widths) == 1 else widths)
             bounded.append((f"BoundedLayerNorm({size}, {_FLOOR})", name))
@@ -156,7 +157,7 @@ def _sums(graph: Graph) -> Iterator[ModuleEdit]:
 
 def _attention(graph: Graph) -> Iterator[ModuleEdit]:
     """Flatter scores, or bounded ones."""
-    names = [node.name for node in graph.nodes if isinstance(node.op, p.Attention)]
+    names = [node.name for node in graph.nodes if isinstance(node.op, kinds.Attention)]
     cooler = f"q = q / {_COOLER:g}"
     yield from _edit("flatter attention", [(cooler, name) for name in names])
     unit = "q, k = (t / t.norm(dim=-1, keepdim=True).clamp(min=1) for t in (q, k))"
@@ -287,8 +288,8 @@ def remarks_of(
     """Where attention or normalisation leaves no useful bound by weights, and what to do."""
     held = [item for item in suggestions if item.change.topic == TOPIC]
     plain = next((item for item in held if MECHANISMS[item.mechanism].holds_weights()), None)
-    attentions = sum(isinstance(node.op, p.Attention) for node in graph.nodes)
-    epsilons = [node.op.epsilon for node in graph.nodes if isinstance(node.op, p.Normalize)]
+    attentions = sum(isinstance(node.op, kinds.Attention) for node in graph.nodes)
+    epsilons = [node.op.epsilon for node in graph.nodes if isinstance(node.op, kinds.Normalize)]
     if plain is None or plain.outcome.usable or not (attentions or epsilons):
         return
     parts = []

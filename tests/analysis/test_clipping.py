@@ -9,7 +9,7 @@ import pytest
 
 from lipcert import analyze, load_model
 from lipcert.analysis.clipping import with_clips
-from lipcert.core.program import CotangentClip, InputClip
+from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.errors import UnsupportedModelError, UsageError
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Graph

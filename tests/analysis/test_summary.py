@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lipcert.analysis.pipeline import kind_of
-from lipcert.core.program import Activation, Concat, Move, ReduceMax, ReduceNorm, ReduceSum, Softmax
+from lipcert.core.kinds import ReduceNorm, Softmax
+from lipcert.core.program import Activation, Concat, Move, ReduceMax, ReduceSum
 
 
 @pytest.mark.parametrize(

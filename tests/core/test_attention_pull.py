@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
@@ -52,7 +53,7 @@ class Block:
         shape, wide = (1, TOKENS, WIDTH), (1, TOKENS, 3 * WIDTH)
         places = np.arange(TOKENS * 3 * WIDTH).reshape(wide)
         self.steps = [
-            _step(p.Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
+            _step(kinds.Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
             _step(p.Scale(_operand(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape),
             _step(p.Shift(_operand(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
         ]
@@ -69,7 +70,7 @@ class Block:
         turned = np.arange(TOKENS * WIDTH).reshape(shape).swapaxes(1, 2)
         self.steps += [
             _step(p.Move(turned), "k", "keys", turned.shape),
-            _step(p.Attention(self.scale), "q keys v", "y", shape),
+            _step(kinds.Attention(self.scale), "q keys v", "y", shape),
         ]
         if self.order != Block.order:
             below = next(step for step in self.steps if step.output == "v")
@@ -189,7 +190,7 @@ def test_keys_and_values_are_of_the_same_tokens() -> None:
 
 def test_parts_are_apart_where_all_three_are_moved() -> None:
     shape = (1, TOKENS, WIDTH)
-    norm = _step(p.Normalize((2,), EPSILON, False), "x", "norm", shape)
+    norm = _step(kinds.Normalize((2,), EPSILON, False), "x", "norm", shape)
     places = np.arange(TOKENS * WIDTH).reshape(shape)
     moved = [
         _step(p.Move(places[..., part]), "norm", name, places[..., part].shape)
@@ -236,8 +237,8 @@ def test_parts_of_a_matrix_spread_by_their_own_rows() -> None:
 
 
 OTHERS = [
-    p.Normalize((1,), EPSILON, True),
-    p.Normalize((1, 2), EPSILON, True),
+    kinds.Normalize((1,), EPSILON, True),
+    kinds.Normalize((1, 2), EPSILON, True),
     p.Activation("relu"),
 ]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lipcert.core import clips as placing
-from lipcert.core.program import CotangentClip, InputClip, Op
+from lipcert.core.kinds import CotangentClip, InputClip
+from lipcert.core.program import Op
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_class
 from tests.core.adversary import found_above

@@ -8,9 +8,10 @@ import pytest
 from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults, layer_steps, with_clips, without_cotangent_clips
+from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer, LayerEnds
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Conv, CotangentClip, InputClip, Program
+from lipcert.core.program import Conv, Program
 from lipcert.core.reader.records import Model
 from tests.core.lower.cases import model, node
 from tests.core.models import read

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Activation, CotangentClip, InputClip, Place, Program, Step
+from lipcert.core.program import Activation, Place, Program, Step
 from lipcert.graph.evaluate import evaluate, function_of
 from tests.core.lower.cases import model, node, program
 

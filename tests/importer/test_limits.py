@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from lipcert.core.reader.files import MAX_BYTES
+from lipcert.core.reader import MAX_BYTES
 from lipcert.importer.child import Budget
 
 MIB = 1 << 20

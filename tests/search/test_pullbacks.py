@@ -10,17 +10,10 @@ from onnx import ModelProto
 
 from lipcert.core.coverage import tensors
 from lipcert.core.interval import exact
+from lipcert.core.kinds import Attention, CotangentClip, InputClip, LocalResponse
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import (
-    Activation,
-    Attention,
-    CotangentClip,
-    InputClip,
-    LocalResponse,
-    Program,
-    Step,
-)
+from lipcert.core.program import Activation, Program, Step
 from lipcert.core.rules.activations import function
 from lipcert.graph.evaluate import evaluate, evaluate_batch
 from lipcert.search.lower_bounds import plain_operands

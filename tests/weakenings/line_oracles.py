@@ -19,6 +19,7 @@ from lipcert.core.certificate import Certificate, Constraint, ScopeClaim
 from lipcert.core.check import Choices, check
 from lipcert.core.coverage import rule_of
 from lipcert.core.interval import Interval, exact
+from lipcert.core.kinds import CotangentClip
 from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
@@ -45,7 +46,6 @@ from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,
     Add,
-    CotangentClip,
     Dense,
     Move,
     Op,

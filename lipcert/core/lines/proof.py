@@ -20,7 +20,7 @@ from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.norms import Engine
-from lipcert.core.program import CotangentClip, Program, Shape, Step
+from lipcert.core.program import Program, Shape, Step
 from lipcert.core.reader.records import shown
 from lipcert.core.rules.facts import Cotangent, Fact, box_norm
 from lipcert.core.rules.steps import rule_at, step_fact, weights_in
@@ -107,7 +107,7 @@ class Proof:
         self.kernels: Table[str, float] = table("the gradient of a kernel")
         self.gradients: Table[str, float] = table("a gradient")
         unclipped = program
-        if any(isinstance(step.op, CotangentClip) for step in program.steps):
+        if premises.layer_clip is not None:
             from lipcert.core.clips import without_cotangent_clips  # noqa: PLC0415  for such alone
 
             unclipped = without_cotangent_clips(program)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from lipcert.core.kinds import Attention, Hide, MatMul, Softmax
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.program import Attention, Hide, MatMul, Operand, Scale, Shift, Softmax, Step
+from lipcert.core.program import Operand, Scale, Shift, Step
 
 _HIDDEN = -1000.0
 """entries of a mask that are there to hide, and not to be trained"""

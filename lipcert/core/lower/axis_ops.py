@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lipcert.core.kinds import Normalize, ReduceLogSumExp, ReduceNorm, Softmax
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
@@ -12,18 +13,7 @@ from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import Array, Constant, Data, Value
-from lipcert.core.program import (
-    Normalize,
-    Op,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceNorm,
-    ReduceSum,
-    Scale,
-    Shape,
-    Shift,
-    Softmax,
-)
+from lipcert.core.program import Op, ReduceMax, ReduceSum, Scale, Shape, Shift
 
 
 def reduced_by(call: Call, value: Data, op: Op, axes: Shape) -> Data:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.kinds import DivideByNorm
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
@@ -16,7 +17,6 @@ from lipcert.core.lower.moves import permute
 from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes, whole
 from lipcert.core.lower.values import Constant, Value, check_size
-from lipcert.core.program import DivideByNorm
 
 _MVN_EPSILON: Final = float(np.float32(1e-9))
 """added to the standard deviation, by the definition of the operator"""

@@ -1,5 +1,6 @@
 """Ops that work entry by entry, with broadcasting."""
 
+from lipcert.core.kinds import Divide, Multiply
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
@@ -7,7 +8,7 @@ from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import quotient, sum_of_sources
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value
-from lipcert.core.program import Divide, Multiply, PRelu, Scale, then
+from lipcert.core.program import PRelu, Scale, then
 
 
 def check_alike(call: Call) -> None:

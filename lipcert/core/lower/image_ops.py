@@ -2,13 +2,14 @@
 
 import math
 
+from lipcert.core.kinds import LocalResponse, ReduceNorm
 from lipcert.core.lower.axis_ops import affine, normalized, reduced_by
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.values import Value
-from lipcert.core.program import LocalResponse, ReduceMax, ReduceNorm, ReduceSum
+from lipcert.core.program import ReduceMax, ReduceSum
 
 
 def global_pool(call: Call) -> Value:

@@ -288,10 +288,10 @@ def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | N
 
 def _check_finite(step: p.Step, model: Model) -> None:
     """Refuse infinities: only a mask, which is part of an attention, may hold infinities."""
-    if isinstance(step.op, p.Attention):
+    if step.op.hides:
         return
     known = all(is_finite(x.lo) and is_finite(x.hi) for x in p.operands(step.op))
-    if isinstance(step.op, p.Hide) or not known:
+    if not (step.op.is_final and known):
         raise refused(model.nodes[step.node], Unsupported("a constant is not finite"))
 
 

@@ -5,19 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lipcert.core.kinds import Compare, MaskedMean, Multiply
 from lipcert.core.lower.moves import indices
 from lipcert.core.lower.rewriter import Rewriter
 from lipcert.core.lower.values import check_size
-from lipcert.core.program import (
-    Compare,
-    IndexArray,
-    MaskedMean,
-    Move,
-    Multiply,
-    ReduceSum,
-    Shape,
-    Step,
-)
+from lipcert.core.program import IndexArray, Move, ReduceSum, Shape, Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,20 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from lipcert.core.kinds import Divide, DivideByNorm, Multiply, Normalize, ReduceNorm
 from lipcert.core.lower.rewriter import ONE, Rewriter, as_operand
-from lipcert.core.program import (
-    Activation,
-    Add,
-    Centre,
-    Divide,
-    DivideByNorm,
-    Move,
-    Multiply,
-    Normalize,
-    ReduceNorm,
-    ReduceSum,
-    Step,
-)
+from lipcert.core.program import Activation, Add, Centre, Move, ReduceSum, Step
 
 
 def length(rewriter: Rewriter, step: Step) -> list[Step] | None:

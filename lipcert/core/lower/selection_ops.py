@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lipcert.core.kinds import Compare, MaskedMean
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes, same_order
@@ -13,17 +14,7 @@ from lipcert.core.lower.moves import arrange, broadcast, indices, move, names_ow
 from lipcert.core.lower.spelling import apply, reduced, whole
 from lipcert.core.lower.sums import expanded
 from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size, only_data
-from lipcert.core.program import (
-    Compare,
-    Embedding,
-    IndexArray,
-    MaskedMean,
-    Move,
-    Operand,
-    Place,
-    Shift,
-    Sort,
-)
+from lipcert.core.program import Embedding, IndexArray, Move, Operand, Place, Shift, Sort
 
 CHOSEN = "it selects by numbers that are computed from the data"
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.kinds import Compare, Hide, Multiply
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import times
 from lipcert.core.lower.errors import MixingError, Unsupported
@@ -22,7 +23,7 @@ from lipcert.core.lower.operators import JUMPS, REALS
 from lipcert.core.lower.spelling import apply, reduced, whole
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import UNKNOWN, VARIES, Constant, Data, Kind, Value, only_data
-from lipcert.core.program import Compare, Hide, Multiply, Place, Scale
+from lipcert.core.program import Place, Scale
 from lipcert.core.reader.records import Node
 
 _BOOL, _INT32, _INT64 = 9, 6, 7

@@ -3,3 +3,46 @@
 Only the message classes of the onnx package are used, to take the bytes apart; none of its
 helpers interprets anything. What has two readings is refused (`ModelReadError`).
 """
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from lipcert.core.certificate import ExternalFile, read_regular
+from lipcert.core.reader.records import ModelReadError, shown
+
+MAX_BYTES: Final = 1 << 30
+"""bytes of a model with its external data"""
+_GZIP: Final = b"\x1f\x8b"
+
+
+def read_model_bytes(path: Path) -> bytes:
+    """The bytes of the model file, whose path is the user's own; decompressed if it is a gzip."""
+    content = read_regular(path, MAX_BYTES + 1, ModelReadError)
+    if content.startswith(_GZIP):
+        from lipcert.core.reader.compressed import decompressed  # noqa: PLC0415  for such alone
+
+        content = decompressed(content, MAX_BYTES)
+    if len(content) > MAX_BYTES:
+        raise ModelReadError(f"{shown(str(path))} is larger than {MAX_BYTES} bytes", "LC002")
+    return content
+
+
+class Folder:
+    """The folder of a model, and the external data read from it so far.
+
+    unread: bytes of files that may still be read; untaken: of tensors taken out of them, which may
+    overlap but are each converted by themselves.
+    """
+
+    def __init__(self, path: Path, budget: int) -> None:
+        self.path = path
+        self.unread = self.untaken = budget
+        self.contents: dict[str, bytes] = {}
+
+    def files(self) -> tuple[ExternalFile, ...]:
+        """What was read, by location."""
+        return tuple(
+            ExternalFile(location, hashlib.sha256(content).hexdigest(), len(content))
+            for location, content in sorted(self.contents.items())
+        )

@@ -12,7 +12,7 @@ from typing import Final
 
 from onnx.onnx_ml_pb2 import TensorProto
 
-from lipcert.core.reader.files import MAX_BYTES, Folder
+from lipcert.core.reader import MAX_BYTES, Folder
 from lipcert.core.reader.records import ModelReadError, shown
 
 _FORBIDDEN: Final = frozenset("\\:\0")

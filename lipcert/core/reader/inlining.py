@@ -12,7 +12,7 @@ from typing import Final
 
 from onnx.onnx_ml_pb2 import ModelProto
 
-from lipcert.core.reader.files import MAX_BYTES, Folder
+from lipcert.core.reader import MAX_BYTES, Folder
 from lipcert.core.reader.model import check_order, operator_sets
 from lipcert.core.reader.nested import read_functions
 from lipcert.core.reader.records import (

@@ -24,7 +24,7 @@ from onnx.onnx_ml_pb2 import (
     ValueInfoProto,
 )
 
-from lipcert.core.reader.files import MAX_BYTES, Folder, read_model_bytes
+from lipcert.core.reader import MAX_BYTES, Folder, read_model_bytes
 from lipcert.core.reader.records import (
     MAX_NODES,
     Attribute,

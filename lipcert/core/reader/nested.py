@@ -5,7 +5,7 @@ from typing import Final
 
 from onnx.onnx_ml_pb2 import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from lipcert.core.reader.files import Folder
+from lipcert.core.reader import Folder
 from lipcert.core.reader.model import (
     check_once,
     domain_of,

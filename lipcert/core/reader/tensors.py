@@ -5,7 +5,7 @@ from typing import Final
 
 from onnx.onnx_ml_pb2 import TensorProto
 
-from lipcert.core.reader.files import Folder
+from lipcert.core.reader import Folder
 from lipcert.core.reader.records import ModelReadError, Tensor, shown
 
 MAX_RANK: Final = 16

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import add_up, multiply_down, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, clip, down, exact, up
-from lipcert.core.program import Attention, Shape
+from lipcert.core.kinds import Attention
+from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp
 from lipcert.core.rules.facts import Cotangent, Fact, longest_run, token_axis

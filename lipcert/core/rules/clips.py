@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from lipcert.core.interval import exact, hull
-from lipcert.core.program import CotangentClip, InputClip
+from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, absolute, down, exact, up
-from lipcert.core.program import LpPool, ReduceLogSumExp, ReduceNorm
+from lipcert.core.kinds import LpPool, ReduceLogSumExp, ReduceNorm
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import log
 from lipcert.core.rules.facts import Fact, root_up

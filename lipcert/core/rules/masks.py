@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import Compare, MaskedMean
+from lipcert.core.kinds import Compare, MaskedMean
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies
 from lipcert.core.rules.facts import Cotangent, Fact

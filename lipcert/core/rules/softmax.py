@@ -9,7 +9,8 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, clip, exact, up
-from lipcert.core.program import Shape, Softmax
+from lipcert.core.kinds import Softmax
+from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipcert.core.kinds import Normalize
 from lipcert.core.program import (
     BatchNorm,
     Conv,
     Dense,
     Embedding,
     FloatArray,
-    Normalize,
     PRelu,
     Scale,
     Shape,

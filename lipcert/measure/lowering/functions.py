@@ -20,12 +20,10 @@ from torch.autograd.function import Function as AutogradFunction
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
+from lipcert.core import kinds
 from lipcert.core import program as p
-from lipcert.core.program import (
-    Activation,
-    Add,
+from lipcert.core.kinds import (
     Attention,
-    BatchNorm,
     Compare,
     CotangentClip,
     Divide,
@@ -34,10 +32,8 @@ from lipcert.core.program import (
     MaskedMean,
     Multiply,
     Normalize,
-    PRelu,
-    Scale,
-    Shift,
 )
+from lipcert.core.program import Activation, Add, BatchNorm, PRelu, Scale, Shift
 from lipcert.graph.evaluate import member
 
 Tensors = Mapping[str, Tensor]
@@ -323,7 +319,7 @@ def _with_hidden_scores(op: Attention, mask: Tensor | None, x: Sequence[Tensor])
 
 def reduction(op: p.Op) -> Function:
     """Return the step in torch; raise TypeError for other kinds of steps."""
-    if isinstance(op, p.DivideByNorm):
+    if isinstance(op, kinds.DivideByNorm):
         radius = 1.0 / member(op.share).item()
         return lambda x, _: _divided(x[0], op, radius)
     return lambda x, _: _along(x[0], op)
@@ -336,24 +332,24 @@ def _along(x: Tensor, op: p.Op) -> Tensor:
             return reduce(axes, keepdim=True) if axes else x.view_as(x)
         case p.ReduceMax():
             return _extreme(x, op)
-        case p.ReduceNorm():
+        case kinds.ReduceNorm():
             return _norm(x, op)
-        case p.ReduceLogSumExp(axes):
+        case kinds.ReduceLogSumExp(axes):
             return torch.logsumexp(x, axes, keepdim=True) if axes else x.view_as(x)
         case p.Centre(axes):
             return x - x.mean(axes, keepdim=True)
-        case p.Softmax(axis, logarithm):
+        case kinds.Softmax(axis, logarithm):
             return (torch.log_softmax if logarithm else torch.softmax)(x, dim=axis)
     raise TypeError(f"{type(op).__name__} has no implementation in torch")
 
 
-def _divided(x: Tensor, op: p.DivideByNorm, radius: float) -> Tensor:
+def _divided(x: Tensor, op: kinds.DivideByNorm, radius: float) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
     divisor = (norms / radius).clamp(min=op.floor)
     return x / divisor.where(divisor > 0.0, 1.0)
 
 
-def _norm(x: Tensor, op: p.ReduceNorm) -> Tensor:
+def _norm(x: Tensor, op: kinds.ReduceNorm) -> Tensor:
     if not op.axes:
         return torch.abs(x)
     if op.floor:

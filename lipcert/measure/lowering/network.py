@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipcert.core import kinds
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
@@ -70,7 +71,9 @@ def obstacle(node: Node) -> str | None:
     match node.op:
         case p.Activation(name) if name not in FUNCTIONS:
             return f"{name} has no implementation in torch"
-        case p.Conv(window=window) | p.MaxPool(window) | p.AveragePool(window) | p.LpPool(window):
+        case (
+            p.Conv(window=window) | p.MaxPool(window) | p.AveragePool(window) | kinds.LpPool(window)
+        ):
             if len(window.taps) not in RANKS:
                 return f"torch has no windows over {len(window.taps)} spatial dimensions"
     return None
@@ -82,13 +85,13 @@ def _function(node: Node, like: Tensor) -> Function:
             return dense
         case p.Embedding():
             return embedding
-        case p.Compare() | p.MaskedMean() as op:
+        case kinds.Compare() | kinds.MaskedMean() as op:
             return masking(op, like)
         case p.Conv() as op:
             return convolution(op, node.geometry)
-        case p.MatMul():
+        case kinds.MatMul():
             return matmul
-        case p.Attention() as op:
+        case kinds.Attention() as op:
             return attention(op, like)
         case p.Activation() as op:
             return activation(op)
@@ -100,13 +103,13 @@ def _function(node: Node, like: Tensor) -> Function:
             return sort(axis)
         case p.BatchNorm() as op:
             return batch_norm(op, like)
-        case p.Normalize() as op:
+        case kinds.Normalize() as op:
             return normalize(op)
-        case p.LocalResponse() as op:
+        case kinds.LocalResponse() as op:
             return local_response(op)
-        case p.MaxPool() | p.AveragePool() | p.LpPool() as op:
+        case p.MaxPool() | p.AveragePool() | kinds.LpPool() as op:
             return pool(op, node.geometry, like)
-        case p.InputClip() | p.CotangentClip() as op:
+        case kinds.InputClip() | kinds.CotangentClip() as op:
             return clip(op)
         case op if isinstance(op, Elementwise):
             return elementwise(op)

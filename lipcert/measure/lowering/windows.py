@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.core import program as p
-from lipcert.core.program import AveragePool, Conv, FloatArray, LpPool, MaxPool
+from lipcert.core.kinds import LpPool
+from lipcert.core.program import AveragePool, Conv, FloatArray, MaxPool
 from lipcert.graph.geometry import Geometry, Window
 from lipcert.measure.lowering.functions import Function, Tensors
 

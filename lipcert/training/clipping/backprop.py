@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.recorded import Match
-from lipcert.core.program import CotangentClip, Embedding, InputClip
+from lipcert.core.kinds import CotangentClip, InputClip
+from lipcert.core.program import Embedding
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node
 from lipcert.measure.lowering import lowered

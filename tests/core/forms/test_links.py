@@ -8,6 +8,7 @@ import pytest
 from lipcert.core.forms.chain import chain_form
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.interval import Interval
+from lipcert.core.kinds import Normalize
 from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import (
@@ -19,7 +20,6 @@ from lipcert.core.program import (
     Conv,
     Dense,
     Move,
-    Normalize,
     Op,
     Operand,
     Place,

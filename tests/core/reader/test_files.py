@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from lipcert.core.certificate import ExternalFile
+from lipcert.core.reader import Folder
 from lipcert.core.reader.external import external_content
-from lipcert.core.reader.files import Folder
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import ModelReadError
 from tests.core.models import gated, read, saved_outside
@@ -162,9 +162,7 @@ def test_compressed_files_that_are_not_one_model(tmp_path):
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "model.onnx"
     os.mkfifo(pipe)
-    code = (
-        "from pathlib import Path; from lipcert.core.reader.files import read_model_bytes as read"
-    )
+    code = "from pathlib import Path; from lipcert.core.reader import read_model_bytes as read"
     words = [sys.executable, "-c", f"{code}; read(Path({str(pipe)!r}))"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert "is not a regular file" in done.stderr

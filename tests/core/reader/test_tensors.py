@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
-from lipcert.core.reader.files import Folder
+from lipcert.core.reader import Folder
 from lipcert.core.reader.records import ModelReadError
 from lipcert.core.reader.tensors import DTYPES, read_tensor
 

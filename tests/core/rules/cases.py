@@ -7,44 +7,46 @@ from typing import Any
 
 import numpy as np
 
-from lipcert.core import program
+from lipcert.core import kinds, program
 from lipcert.core.interval import Interval
-from lipcert.core.program import (
-    Activation,
-    Add,
+from lipcert.core.kinds import (
     Attention,
-    AveragePool,
-    BatchNorm,
-    Centre,
     Compare,
-    Concat,
-    Conv,
     CotangentClip,
-    Dense,
     Divide,
     DivideByNorm,
-    Embedding,
-    FloatArray,
     InputClip,
     LocalResponse,
     LpPool,
     MaskedMean,
     MatMul,
-    MaxPool,
-    Move,
     Multiply,
     Normalize,
+    ReduceLogSumExp,
+    ReduceNorm,
+    Softmax,
+)
+from lipcert.core.program import (
+    Activation,
+    Add,
+    AveragePool,
+    BatchNorm,
+    Centre,
+    Concat,
+    Conv,
+    Dense,
+    Embedding,
+    FloatArray,
+    MaxPool,
+    Move,
     Op,
     Operand,
     PRelu,
-    ReduceLogSumExp,
     ReduceMax,
-    ReduceNorm,
     ReduceSum,
     Scale,
     Shape,
     Shift,
-    Softmax,
     Sort,
     Window,
 )
@@ -57,8 +59,8 @@ from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
 POINT = Weights({})
 STEPS: tuple[type[Op], ...] = tuple(
     kind
-    for kind in vars(program).values()
-    if isinstance(kind, type) and issubclass(kind, Op) and kind not in {Op, program.Hide}
+    for kind in {**vars(program), **vars(kinds)}.values()
+    if isinstance(kind, type) and issubclass(kind, Op) and kind is not Op and kind.is_final
 )
 """every kind of step that a program may have"""
 Rng = np.random.Generator

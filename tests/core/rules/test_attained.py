@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import exact
+from lipcert.core.kinds import DivideByNorm, LpPool, Normalize, ReduceNorm, Softmax
 from lipcert.core.program import (
     Activation,
     Add,
@@ -14,19 +15,14 @@ from lipcert.core.program import (
     Concat,
     Conv,
     Dense,
-    DivideByNorm,
-    LpPool,
     MaxPool,
     Move,
-    Normalize,
     Op,
     ReduceMax,
-    ReduceNorm,
     ReduceSum,
     Scale,
     Shape,
     Shift,
-    Softmax,
     Sort,
     Window,
 )

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lipcert.core.interval import exact
-from lipcert.core.program import Attention, Operand
+from lipcert.core.kinds import Attention
+from lipcert.core.program import Operand
 from lipcert.core.rules.attention import AttentionRule
 from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Cotangent, Fact

@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval, exact
-from lipcert.core.program import (
-    AveragePool,
-    BatchNorm,
-    Centre,
+from lipcert.core.kinds import (
     CotangentClip,
     Divide,
     DivideByNorm,
@@ -19,18 +16,23 @@ from lipcert.core.program import (
     LocalResponse,
     LpPool,
     MatMul,
-    MaxPool,
-    Move,
     Multiply,
     Normalize,
-    Op,
-    PRelu,
     ReduceLogSumExp,
     ReduceNorm,
+    Softmax,
+)
+from lipcert.core.program import (
+    AveragePool,
+    BatchNorm,
+    Centre,
+    MaxPool,
+    Move,
+    Op,
+    PRelu,
     ReduceSum,
     Scale,
     Shape,
-    Softmax,
     Window,
 )
 from lipcert.core.rules.facts import Cotangent, Fact, Hull

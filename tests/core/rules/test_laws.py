@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.program import DivideByNorm, FloatArray, Operand, Scale, operands
+from lipcert.core.kinds import DivideByNorm
+from lipcert.core.program import FloatArray, Operand, Scale, operands
 from lipcert.core.rules.base import Rule, Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from tests.core.rules.attack import SLACK, holds, members

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import Attention, Compare, Embedding, Op, Operand
+from lipcert.core.kinds import Attention, Compare
+from lipcert.core.program import Embedding, Op, Operand
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_class

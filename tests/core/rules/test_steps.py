@@ -12,18 +12,17 @@ import pytest
 import torch
 
 from lipcert.core.interval import symmetric
+from lipcert.core.kinds import Attention, Normalize
 from lipcert.core.lines.proof import Pass, Table
 from lipcert.core.lines.steps import received
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import (
     Activation,
     Add,
-    Attention,
     Concat,
     Conv,
     Dense,
     Move,
-    Normalize,
     Op,
     Operand,
     Place,

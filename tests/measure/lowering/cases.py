@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.core import program
+from lipcert.core import kinds, program
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Node, Operand
 from tests import ops
@@ -40,7 +40,7 @@ class Case:
         node = self.node
         if self.function is not None:
             return self.function(xs[0])
-        more = (1,) * isinstance(node.op, program.LocalResponse)  # torch asks for places
+        more = (1,) * isinstance(node.op, kinds.LocalResponse)  # torch asks for places
         wide = [x.reshape(*shape, *more) for x, shape in zip(xs, node.given, strict=True)]
         tensors = {item: torch.tensor(item.lo) for item in evaluate.operands_of(node.op)}
         found = evaluate.apply(node.op, wide, node.step.shape, tensors).reshape(1, *node.shape)
