@@ -16,8 +16,6 @@ from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 
-PLAIN = "Examples of a batch do not influence each other, for batches of every size."
-
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -130,7 +128,7 @@ def test_networks_without_such_layers_assume_nothing_of_the_mode() -> None:
     path = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
     found = read_certificate(certify(load_model(path, trusted=True), Settings(input_norm=1.0)).data)
     assert not any(item.id == "A-EVAL" for item in found.assumptions)
-    assert texts(found.assumptions)["A-PERSAMPLE"] == PLAIN
+    assert "mode" not in texts(found.assumptions)["A-PERSAMPLE"]
 
 
 def test_a_clip_bounds_alone_what_dropout_feeds(tmp_path: Path) -> None:
