@@ -15,7 +15,7 @@ from lipcert.core.arithmetic import divide_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, absolute, exact, norm_up
 from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
-from lipcert.core.lower.call import Call
+from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.exact_constants import (
     ARITHMETIC,
@@ -134,6 +134,7 @@ def _computed(call: Call, operation: str, first: Constant, second: Constant) -> 
         result = left * quotient(second)
     elif result is None:
         result = ARITHMETIC[operation](left, right)
+    result = as_held(call.sink, result)
     sources, acts = _origin(operation, first, second)
     terms: tuple[Constant, ...] = ()
     if sources and operation in {"Add", "Sub"} and acts is None and first.shape == second.shape:
@@ -237,7 +238,7 @@ def has_halves(model: Model) -> bool:
         for name, attribute in node.attributes.items():
             if isinstance(attribute.value, Tensor):
                 types.add(attribute.value.dtype)
-            if name in {"to", "dtype"}:
+            if name in {"to", "dtype", "output_dtype"}:
                 codes.add(attribute.value)
     return not codes.isdisjoint(_HALF_CODES) or not types.isdisjoint(_HALVES)
 
@@ -254,6 +255,14 @@ def is_held(array: Array, *, halves: bool) -> bool:
             return same
         narrow = np.array_equal(array.astype(np.float16), array)
     return same and narrow and not (single.view(np.uint32) & 0xFFFF).any()
+
+
+def as_held(sink: Sink, known: Interval) -> Interval:
+    """The same numbers, which are not exact where a narrower type of the file may round them."""
+    if sink.halves is None:
+        sink.halves = has_halves(sink.model)
+    is_exact = not sink.halves or is_held(known.lo, halves=True)
+    return known if is_exact else Interval(known.lo, known.hi.view())
 
 
 def or_rounded(known: Interval) -> Interval:

@@ -3,8 +3,6 @@
 The last axis holds real parts and, where there are any, imaginary parts.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from lipcert.core.interval import exact
@@ -57,19 +55,12 @@ def _transformed(call: Call, value: Data, axis: int, *, inverse: bool, half: boo
     check_apart(value, (axis, last))
     order = [*(own for own in range(last) if own != axis), axis, last]
     count = size // 2 + 1 if half else size
-    turned = only_data(permute(call, value, order))
-    flat = _shaped(call, turned, (*turned.shape[:-2], size * parts))
-    matrix = _matrix(call, size, count, parts, inverse=inverse)
-    product = only_data(apply(call, "MatMul", flat, matrix))
-    found = _shaped(call, product, (*turned.shape[:-2], count, 2))
+    turned = permute(call, value, order)
+    batch = [turned.place is not None and own == turned.place.axis for own in range(last + 1)]
+    flat = same_order(call, turned, (*turned.shape[:-2], size * parts), batch[:-1])
+    product = apply(call, "MatMul", flat, _matrix(call, size, count, parts, inverse=inverse))
+    found = same_order(call, product, (*turned.shape[:-2], count, 2), batch)
     return permute(call, found, np.argsort(order).tolist())
-
-
-def _shaped(call: Call, value: Data, shape: Sequence[int]) -> Data:
-    """With other last axes."""
-    own = -1 if value.place is None else value.place.axis
-    grows = [axis == own for axis in range(len(shape))]
-    return only_data(same_order(call, value, tuple(shape), grows))
 
 
 def _matrix(call: Call, size: int, count: int, parts: int, *, inverse: bool) -> Value:

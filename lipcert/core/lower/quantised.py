@@ -8,6 +8,7 @@ import numpy as np
 
 from lipcert.core.interval import Interval, exact
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.constant_ops import as_held
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import REALS
 from lipcert.core.lower.reals import interval
@@ -40,9 +41,9 @@ def dequantised(call: Call) -> Value:
     real = whole.astype(np.float64)
     is_single = known.lo is known.hi and bool((known.lo.astype(np.float32) == known.lo).all())
     if is_single and (np.abs(whole) <= _EXACT).all():
-        product = real * low
-        return Constant(product, product)
-    result = exact(real) * Interval(low, high)
+        result = as_held(call.sink, exact(real * low))
+    else:
+        result = exact(real) * Interval(low, high)
     return Constant(result.lo, result.hi)
 
 

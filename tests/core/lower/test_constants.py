@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from lipcert.core.budget import Limits, OverBudget, limited
 from lipcert.core.lower import values
@@ -193,6 +194,35 @@ def test_no_jump_has_two_readings(name):
     constants = {"a": 2.0**24, "b": more, "k": 1 << 24, "z": 0.0, "p": 50.0, "q": 1.0}
     with pytest.raises(Unsupported):
         program(model(nodes, ["N", 3], constants))
+
+
+ADDED = [node("Add", "p q", "g"), node("Sub", "g p", "d")]
+NARROW = {
+    # name: (nodes, tensors, what float16 holds of the result, what real numbers make of it)
+    "sum": (ADDED[:1], {"p": np.float16(2048), "q": np.float16(1)}, "g", 2048.0, 2049.0),
+    "sum and difference": (ADDED, {"p": np.float16(2048), "q": np.float16(1)}, "d", 0.0, 1.0),
+    "product": (
+        [node("Mul", "p q", "d")], {"p": np.float16(45), "q": np.float16(47)}, "d", 2116.0, 2115.0),
+    "quantised": (
+        [node("DequantizeLinear", "p q", "d")], {"p": np.int8(127), "q": np.float16(17.5)},
+        "d", 2222.0, 2222.5),
+    "quantised in float32": (
+        [node("DequantizeLinear", "p q", "d", output_dtype=10)],
+        {"p": np.int16(2049), "q": np.float32(1)}, "d", 2048.0, 2049.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_what_half_precision_rounds_chooses_nothing(name):
+    nodes, tensors, result, narrow, wide = NARROW[name]
+    nodes = [*nodes, node("Cast", result, "f", to=1), node("Equal", "f c", "e")]
+    nodes += [node("Where", "e one two", "w"), node("Mul", "x w")]
+    for number in (narrow, wide):
+        proto = model(nodes, ["N", 3], {"c": number, "one": 1.0, "two": 2.0}, 23)
+        given = [numpy_helper.from_array(np.asarray(item), key) for key, item in tensors.items()]
+        proto.graph.initializer.extend(given)
+        with pytest.raises(Unsupported, match="not exact"):
+            program(proto)
 
 
 @pytest.mark.parametrize("turned", [False, True])

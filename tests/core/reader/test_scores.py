@@ -98,6 +98,14 @@ def test_agrees_with_onnxruntime(name):
     assert [kind for kind in kinds(found) if kind in counted] == steps.split()
 
 
+def test_whole_numbers_are_scored(tmp_path):
+    nodes = [ml("Scaler", "x", "s", offset=ROW, scale=[0.5] * 4), classified(WIDE, THREE)]
+    nodes[1].input[0] = "s"
+    proto = graph(nodes)
+    proto.graph.input[0].type.tensor_type.elem_type = 7
+    assert load_model(saved(proto, tmp_path)).verification.max_difference < 1e-5
+
+
 def test_coefficients_are_parameters_and_labels_are_left_aside(tmp_path):
     nodes = [classified(PAIR, [-0.5, 0.5], "LOGISTIC", "label p", **TWO)]
     nodes += [ml("Normalizer", "p", "q", norm="L1"), ml("ZipMap", "q", classlabels_int64s=[0, 1])]
