@@ -98,15 +98,16 @@ def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
 
 
 def _softmax_end(found: Bounded) -> Iterator[Diagnostic]:
-    for step in found.program.steps:
-        is_last = step.output == found.program.output
-        if is_last and isinstance(step.op, Softmax) and not step.op.logarithm:
+    for step in found.program.steps[-1:]:
+        if isinstance(step.op, Softmax) and not step.op.logarithm:
+            logits, way = step.inputs[0], "export the network without the final Softmax"
+            way = f"use --output {logits}" if logits in found.reading.model.computed else way
             yield Diagnostic(
                 "LC103",
                 Level.WARNING,
                 found.name_of(step),
                 "the network ends in Softmax, and the loss is applied to its output",
-                "export the network without the final Softmax if the loss takes logits",
+                f"{way} if the loss takes logits",
             )
 
 

@@ -161,7 +161,7 @@ class Translator:
         scores = self._shares.get(node.inputs[0]) if norm == b"L1" else None
         if scores is None:
             order = int(norm[1:])
-            return [_made(node, "LpNormalization", node.inputs, result, axis=-1, p=order)]
+            return [_made(node, "LpNormalization", node.inputs, result, axis=1, p=order)]
         if not scores:
             return [_made(node, "Identity", node.inputs, result)]
         names = [self._fresh(f"{result}.{word}") for word in ("negative", "softplus", "logarithm")]

@@ -7,6 +7,7 @@ from onnx import helper
 
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.certificate import certify
+from lipcert.analysis.pipeline import analyze
 from lipcert.core.check import Choices, check
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import Verdict
@@ -124,6 +125,15 @@ def test_coefficients_are_parameters_and_labels_are_left_aside(tmp_path):
         assert load_model(path, output=inner).reading.program.shapes[inner] == (1, size)
     with pytest.raises(UnsupportedModelError, match=r"LC005.*labels"):
         load_model(path, output="label")
+
+
+def test_logits_are_named_where_a_loss_reads_probabilities(tmp_path):
+    path = saved(graph([classified(WIDE, THREE, "SOFTMAX")]), tmp_path)
+    found = analyze(load_model(path), Settings(loss="cross-entropy", input_norm=1.0))
+    (note,) = [item for item in found.diagnostics if item.code == "LC103"]
+    assert "--output y.scores if" in note.remedy
+    found = analyze(load_model(path, output="y.scores"), Settings(loss="cross-entropy"))
+    assert "LC103" not in {item.code for item in found.diagnostics}
 
 
 OTHERS = {
