@@ -164,10 +164,10 @@ def _json(report: Report, _: Path, results: tuple[GateResult, ...]) -> str:
     from lipcert.core.text import promise, texts
     from lipcert.report.json import DOCUMENT, dump
 
-    text = report_json(report, texts=texts(report.assumptions), promise=promise(report))
-    if not results:
-        return text
-    return dump({**json.loads(text), "gates": [DOCUMENT.write(item) for item in results]})
+    said, found = texts(report.assumptions), json.loads(report_json(report))
+    rows = [{**item, "text": said[item["id"]]} for item in found["assumptions"]]
+    gates = {"gates": [DOCUMENT.write(item) for item in results]} if results else {}
+    return dump({**found, "assumptions": rows, "promise": promise(report), **gates})
 
 
 def _text(report: Report, certificate: Path, results: tuple[GateResult, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -15,17 +15,8 @@ if TYPE_CHECKING:
 SCHEMA: Final = "lipcert.check/1"
 
 
-def report_json(
-    report: Report,
-    trusted: Sequence[TrustedFile] = (),
-    texts: Mapping[str, str] | None = None,
-    **words: Sequence[str],
-) -> str:
-    """`lipcert.check/1`, with a member `trusted_base` if the files are to be listed.
-
-    texts: what the assumptions say, by their ids, and further members in words, if they are to be
-    there.
-    """
+def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
+    """`lipcert.check/1`, with a member `trusted_base` if the files are to be listed."""
     document: dict[str, object] = {
         "schema": SCHEMA,
         "verdict": report.verdict.value,
@@ -37,13 +28,11 @@ def report_json(
                 "status": x.status,
                 "data": x.data,
                 "open": x.id in report.open_assumptions,
-                **({} if texts is None else {"text": texts[x.id]}),
             }
             for x in report.assumptions
         ],
         "steps": [{"number": x.number, "name": x.name, "ok": not x.reasons} for x in report.stages],
         "notes": report.notes,
-        **words,
         "weights": [
             {"tensor": tensor, "stored_as": name, "own_name": name == tensor}
             for tensor, name in report.weights.items()

@@ -143,6 +143,7 @@ class CotangentClip(Op):
     |g| is Euclidean, or by_channel √Σ_c (Σ_i |g_ci|)², c along axis 1. No node of a file either.
     """
 
+    clips_cotangents: ClassVar[bool] = True
     radius: float
     by_channel: bool
 

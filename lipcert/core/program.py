@@ -135,6 +135,8 @@ class Op:
     """whether numbers in it may be −inf"""
     is_final: ClassVar[bool] = True
     """whether programs have such steps"""
+    clips_cotangents: ClassVar[bool] = False
+    """whether cotangents become shorter than the chain rule says"""
 
 
 @dataclass_transform(frozen_default=True)

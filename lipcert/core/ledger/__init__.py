@@ -1,17 +1,9 @@
 """The ledger: what a certificate assumes, as typed premises."""
 
-from collections.abc import Mapping
 from typing import Final, TypeAlias
-
-from lipcert.core.certificate import Assumption
 
 CHECKED: Final = "checked"
 DECLARED: Final = "declared"
-
-
-def declared(name: str, data: Mapping[str, object] | None = None) -> Assumption:
-    """What the checker cannot establish. data: where premises are not read from it."""
-    return Assumption(name, DECLARED, data or {})
 
 
 EVALUATION: Final = "A-EVAL"

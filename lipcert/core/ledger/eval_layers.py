@@ -4,11 +4,11 @@ They are those that the checker sees in the file, and those that a certificate n
 because an exporter left traces of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read
-from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
+from lipcert.core.certificate import CertificateFormatError, read
+from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, EvalLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,6 @@ class _Layer:
 @dataclass(frozen=True, slots=True)
 class _Layers:
     layers: tuple[_Layer, ...]
-
-
-def evaluation(layers: Iterable[EvalLayer]) -> Assumption:
-    """What is assumed of the layers that training keeps in eval mode."""
-    ordered = sorted(set(layers))
-    data = {"layers": [{"kind": kind, "name": name} for kind, name in ordered]}
-    return declared(EVALUATION, data)
 
 
 def read_eval_layers(data: Mapping[str, object]) -> tuple[EvalLayer, ...]:

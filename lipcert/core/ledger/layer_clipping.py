@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read
+from lipcert.core.certificate import CertificateFormatError, read
 from lipcert.core.codec import Bound, member
-from lipcert.core.ledger import LAYERS, declared
+from lipcert.core.ledger import LAYERS
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, given, own_data
 
 ConvClipName = Literal["l1.5", "l2"]
@@ -171,7 +171,3 @@ class BackpropClipping(Mechanism):
             raise CertificateFormatError(f"the assumption {LAYERS} is missing")
         listed = read(_Layers, known[LAYERS], LAYERS).layers
         return read(cls, own_data(known), MECHANISM, layers=listed)
-
-    def entries(self) -> tuple[Assumption, ...]:
-        """With the layers, in an entry of their own."""
-        return (*Mechanism.entries(self), declared(LAYERS))

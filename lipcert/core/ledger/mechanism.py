@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Literal, Self
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read
-from lipcert.core.ledger import declared
+from lipcert.core.certificate import CertificateFormatError, read
 from lipcert.core.registry import Registry
 
 MECHANISM: Final = "A-MECHANISM"
@@ -74,10 +73,6 @@ class Mechanism:
     def read(cls, known: Mapping[str, Mapping[str, object]]) -> Self:
         """From the data of the assumptions of a certificate."""
         return read(cls, own_data(known), MECHANISM)
-
-    def entries(self) -> tuple[Assumption, ...]:
-        """As entries of the ledger."""
-        return (declared(MECHANISM),)
 
 
 @dataclass(frozen=True, slots=True)

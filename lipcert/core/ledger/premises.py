@@ -7,8 +7,8 @@ exactly: no assumption can be added, dropped or declared checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from lipcert.core.canonical import Parameters
@@ -22,7 +22,6 @@ from lipcert.core.ledger import (
     SAMPLING,
     STEPWISE,
     EvalLayer,
-    declared,
 )
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
@@ -177,35 +176,34 @@ class Premises(Stated):
     ) -> tuple[Assumption, ...]:
         """The ledger of a certificate with these premises. data: what states them, by the names in
         `STATED`, of which `read` has made sure that it says no more."""
-        return tuple(
-            replace(item, data=data[item.id]) if item.id in STATED else item
-            for item in self._entries(certificate, known)
-        )
-
-    def _entries(self, certificate: Certificate, known: Circumstances) -> Iterator[Assumption]:
         scope, privacy = certificate.scope, certificate.privacy
-        layers = {*self.eval_layers, *known.eval_layers}
-        yield declared("A-INPUT")
-        yield declared("A-LOSS")
-        yield Assumption("A-PERSAMPLE", CHECKED if known.batch_proved else DECLARED, {})
-        if layers:
-            from lipcert.core.ledger.eval_layers import evaluation  # noqa: PLC0415  for these only
-
-            yield evaluation(layers)
-        if known.frozen:
-            yield declared("A-FROZEN", {"tensors": list(known.frozen)})
-        if scope.kind != "point" and scope.constraints:
-            yield declared("A-PROJ")
-        yield from self.mechanism.entries()
-        yield declared("A-NEIGH")
-        yield declared("A-GRAD-AGG")
-        if self.run is not None:
-            yield declared(SAMPLING)
-            if scope.kind == "point" and self.clip is None:
-                held = self.stepwise is not None and self.mechanism.weights == "stepwise"
-                yield declared(STEPWISE if held else "A-POINT")
-        if privacy is not None and privacy.status == "declared":
-            yield declared("A-EPSILON")
-        if certificate.groups:
-            yield declared("A-RNG")
-        yield declared("A-NUMERIC")
+        layers = sorted({*self.eval_layers, *known.eval_layers})
+        at_point = self.run is not None and scope.kind == "point" and self.clip is None
+        is_stepwise = self.stepwise is not None and self.mechanism.weights == "stepwise"
+        needed = {
+            "A-INPUT": True,
+            "A-LOSS": True,
+            "A-PERSAMPLE": True,
+            EVALUATION: layers,
+            "A-FROZEN": known.frozen,
+            "A-PROJ": scope.kind != "point" and scope.constraints,
+            MECHANISM: True,
+            LAYERS: self.mechanism.clips_layers,
+            "A-NEIGH": True,
+            "A-GRAD-AGG": True,
+            SAMPLING: self.run,
+            STEPWISE: at_point and is_stepwise,
+            "A-POINT": at_point and not is_stepwise,
+            "A-EPSILON": privacy is not None and privacy.status == "declared",
+            "A-RNG": certificate.groups,
+            "A-NUMERIC": True,
+        }
+        stated = {name: found for name, found in data.items() if name in STATED}
+        stated[EVALUATION] = {"layers": [{"kind": kind, "name": name} for kind, name in layers]}
+        stated["A-FROZEN"] = {"tensors": list(known.frozen)}
+        checked = {"A-PERSAMPLE"} if known.batch_proved else set()
+        return tuple(
+            Assumption(name, CHECKED if name in checked else DECLARED, stated.get(name, {}))
+            for name, holds in needed.items()
+            if holds
+        )

@@ -107,7 +107,7 @@ class Proof:
         self.kernels: Table[str, float] = table("the gradient of a kernel")
         self.gradients: Table[str, float] = table("a gradient")
         unclipped = program
-        if premises.layer_clip is not None:
+        if any(step.op.clips_cotangents for step in program.steps):
             from lipcert.core.clips import without_cotangent_clips  # noqa: PLC0415  for such alone
 
             unclipped = without_cotangent_clips(program)
