@@ -73,16 +73,16 @@ class Flight:
         return bool(self.step.generators)
 
     def enter(
-        self, inputs: Mapping[str, Tensor], said: Batch | None, source: Tensor | None
+        self, inputs: Mapping[str, Tensor], stated: Batch | None, source: Tensor | None
     ) -> None:
         """Begin a forward pass.
 
-        said, source: what the loop stated about it before.
+        stated, source: what the loop stated about it before.
         """
-        batch = said or Batch()
+        batch = stated or Batch()
         if "input" in inputs and inputs["input"].dim():
             batch = _of_size(batch, len(inputs["input"]))
-        seen = _Pass(batch, described=said is not None)
+        seen = _Pass(batch, described=stated is not None)
         if self.detailed:
             known = dict(inputs)
             if source is not None and not self.stores and "input" in inputs:
@@ -111,22 +111,22 @@ class Flight:
             labels = observation.by_example(tensors[1], seen.batch.examples)
             seen.tensors["labels"] = observation.copied(labels)
 
-    def describe(self, said: Batch) -> None:
+    def describe(self, stated: Batch) -> None:
         """Add a description without a forward pass after it: of the last pass, or of an empty
         batch."""
         if self.passes and not self.passes[-1].described:
             last = self.passes[-1]
             last.described = True
-            batch = replace(said, reduction=said.reduction or last.batch.reduction)
+            batch = replace(stated, reduction=stated.reduction or last.batch.reduction)
             size = last.batch.examples
             last.batch = batch if size is None else _of_size(batch, size)
             return
-        if said.examples:
+        if stated.examples:
             raise UsageError(
-                f"recorder: {said.examples} examples were described, and no forward pass in "
+                f"recorder: {stated.examples} examples were described, and no forward pass in "
                 "training mode followed: call batch() once for each pass"
             )
-        self.passes.append(_Pass(said, described=True))
+        self.passes.append(_Pass(stated, described=True))
 
     def forget_members(self) -> None:
         """Forget which examples the step has, because the record turned out to be unreliable."""

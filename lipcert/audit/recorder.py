@@ -96,7 +96,7 @@ class Recorder:
         self._rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         self._ranks = int(os.environ.get("WORLD_SIZE", "1")) if ranks is None else ranks
         self._declaration = Declaration()
-        self._said: Batch | None = None
+        self._stated: Batch | None = None
         self._source: Tensor | None = None
         self._drawn: tuple[Drawn, Batch] | None = None
         self._writer: TraceWriter | None = None
@@ -206,9 +206,9 @@ class Recorder:
             source: the examples as the data set holds them, if rounding left some outside of the
                 declared domain and they are moved into it before they enter the network.
         """
-        self._settle_said()
+        self._settle_stated()
         self._source = None if source is None else source.detach()
-        self._said = described(index, sampler, rate, reduction, divisor)
+        self._stated = described(index, sampler, rate, reduction, divisor)
 
     def noise(
         self,
@@ -369,19 +369,19 @@ class Recorder:
             self._before_transformed()
             return
         flight = self._begun()
-        said, self._said = self._said, None
+        stated, self._stated = self._stated, None
         source, self._source = self._source, None
         if source is not None and len(inputs) > 1:  # of several inputs, as they are put together
             inputs = {"input": observation.side_by_side(list(inputs.values()))}
         if self._drawn is not None and "input" in inputs:
             drawn, words = self._drawn
-            index, said = drawn.take(len(inputs["input"])), said or words
-            said = replace(said, index=index) if said.index is None else said
+            index, stated = drawn.take(len(inputs["input"])), stated or words
+            stated = replace(stated, index=index) if stated.index is None else stated
         twin = tape.current()
         if twin is not None and source is None:  # private training shows what it is given itself
-            twin.takes(None if said is None else said.index)
+            twin.takes(None if stated is None else stated.index)
             twin.enters(inputs.values())
-        flight.enter(inputs, said, source)
+        flight.enter(inputs, stated, source)
 
     def _begun(self) -> Flight:
         """Return the step in progress, at a forward pass."""
@@ -395,11 +395,11 @@ class Recorder:
         What was stated about the batch counts. Chunks of a batch pass one after another, as one
         batch.
         """
-        said, self._said, self._source = self._said, None, None
+        stated, self._stated, self._source = self._stated, None, None
         with torch._C._DisableFuncTorch():
             flight = self._begun()
-            if said is not None or not flight.passes:
-                flight.enter({}, said, None)
+            if stated is not None or not flight.passes:
+                flight.enter({}, stated, None)
 
     def _after_forward(self, module: nn.Module, arguments: object, output: object) -> None:
         del arguments
@@ -413,11 +413,11 @@ class Recorder:
         if not observation.is_transformed(result):
             self._flight.see_loss(reduction, arguments, result)
 
-    def _settle_said(self) -> None:
+    def _settle_stated(self) -> None:
         """Attach a description that no forward pass used."""
-        said, self._said, self._source = self._said, None, None
-        if said is not None:
-            self._flight.describe(said)
+        stated, self._stated, self._source = self._stated, None, None
+        if stated is not None:
+            self._flight.describe(stated)
 
     def _before_step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -465,7 +465,7 @@ class Recorder:
         self._depth -= 1
         if self._depth > 0:
             return
-        self._settle_said()
+        self._settle_stated()
         writer, flight = self._open(), self._flight
         if self._drawn is not None and not self._drawn[0].ends():
             flight.forget_members()

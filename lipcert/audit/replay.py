@@ -54,7 +54,7 @@ class _Judged:
 
 
 @dataclass(slots=True)
-class _Strangers:
+class _Outsiders:
     """Examples outside of the declared domain: how many, the first of them, and why.
 
     integers: the integer type in which they are stored, such as images of 0 to 255; "" for other
@@ -65,7 +65,7 @@ class _Strangers:
     named: list[str] = field(default_factory=list)
     integers: str = ""
 
-    def meet(self, found: list[tuple[int, str]], start: int, kind: np.dtype[Any] | None) -> None:
+    def add_all(self, found: list[tuple[int, str]], start: int, kind: np.dtype[Any] | None) -> None:
         """Add examples, numbered from `start`.
 
         kind: the stored type; None if integers are intended.
@@ -117,20 +117,20 @@ class Replayer:
             NoVerdictError: for a label that the loss does not admit.
         """
         found, at = Findings(), start
-        strangers = _Strangers()
+        outsiders = _Outsiders()
         while stop is None or at < stop:
             wanted = at + self._micro_batch
             some = examples.read(at, wanted if stop is None else min(wanted, stop))
             if not len(some):
                 break
-            found = Findings.all((found, self._replayed(some, at, strangers)))
+            found = Findings.all((found, self._replayed(some, at, outsiders)))
             at += len(some)
-        checks = self._inadmissible(strangers, at - start)
+        checks = self._inadmissible(outsiders, at - start)
         return replace(found, checks=(*self._unjudged(), *checks))
 
-    def _replayed(self, some: Examples, start: int, strangers: _Strangers) -> Findings:
+    def _replayed(self, some: Examples, start: int, outsiders: _Outsiders) -> Findings:
         """Return the findings on a few examples; those to which no bound applies are added to the
-        strangers."""
+        outsiders."""
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
         inputs, settings = engine.graph.inputs, self._claims.settings
@@ -139,7 +139,7 @@ class Replayer:
         admissible = np.ones(len(some), dtype=np.bool_)
         admissible[[index for index, _ in inadmissible]] = False
         is_whole = all(part.ids is not None for part in inputs)
-        strangers.meet(inadmissible, start, None if is_whole else some.x.dtype)
+        outsiders.add_all(inadmissible, start, None if is_whole else some.x.dtype)
         chosen = np.flatnonzero(admissible)
         if not len(chosen):
             return Findings(len(some))
@@ -210,7 +210,7 @@ class Replayer:
             ),
         )
 
-    def _inadmissible(self, found: _Strangers, count: int) -> tuple[CheckReport, ...]:
+    def _inadmissible(self, found: _Outsiders, count: int) -> tuple[CheckReport, ...]:
         if not found.count:
             return ()
         named = "; ".join(found.named)

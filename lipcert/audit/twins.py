@@ -153,8 +153,8 @@ class TwinReport:
         )
 
     def __str__(self) -> str:
-        told = ", ".join(f"{item.number} ({item.why})" for item in self.compared)
-        counts = f"{self.steps} steps, {self.releases} releases; examples {told}; seed {self.seed}"
+        named = ", ".join(f"{item.number} ({item.why})" for item in self.compared)
+        counts = f"{self.steps} steps, {self.releases} releases; examples {named}; seed {self.seed}"
         return f"{self.answer}\n{counts}"
 
 

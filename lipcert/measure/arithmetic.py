@@ -49,7 +49,7 @@ class Arithmetic:
     def active(self) -> AbstractContextManager[object]:
         """Compute products in this precision inside the block, and sums of them in float32 or
         better."""
-        if self.precision not in _AUTOCAST and _is_whole(self.device):
+        if self.precision not in _AUTOCAST and _is_full(self.device):
             return nullcontext()
         return self._active()
 
@@ -58,7 +58,7 @@ class Arithmetic:
         with ExitStack() as stack:
             stack.enter_context(_products(self.device, tf32=self.precision is Precision.TF32))
             if self.device.type == "cuda":
-                stack.enter_context(_whole_sums())
+                stack.enter_context(_full_sums())
             lower = _AUTOCAST.get(self.precision)
             if lower is not None or torch.is_autocast_enabled(self.device.type):
                 stack.enter_context(
@@ -100,15 +100,15 @@ _SWITCHES: Final[Mapping[str, tuple[Any, Any]]] = {
     "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn.conv),  # type: ignore[attr-defined]
 }
 """torch's settings for float32 products of matrices and of convolutions, by device type."""
-_WHOLE: Final = frozenset({"ieee", "none"})
+_FULL: Final = frozenset({"ieee", "none"})
 """Settings of a CPU that read all factors in full; "none" is the default."""
 
 
-def _is_whole(device: torch.device) -> bool:
+def _is_full(device: torch.device) -> bool:
     """Whether no setting of a CPU shortens a product."""
     if device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
-    return all(switch.fp32_precision in _WHOLE for switch in _SWITCHES["cpu"])
+    return all(switch.fp32_precision in _FULL for switch in _SWITCHES["cpu"])
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _products(device: torch.device, *, tf32: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _whole_sums() -> Iterator[None]:
+def _full_sums() -> Iterator[None]:
     """Keep sums of 16-bit products in float32, also where a sum is split over workers."""
     switches = torch.backends.cuda.matmul
     names = (

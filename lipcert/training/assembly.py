@@ -167,7 +167,7 @@ def make_private(
             dataset_size_from="data" if dataset_size is None else "declared",
         )
         declared = mechanism.settings(run)
-        max_physical_batch = _physical(max_physical_batch)
+        max_physical_batch = _physical_batch(max_physical_batch)
         require_full_precision(model)
         first = FirstExamples.of(loader, model, len(declared.heads) or 1)
         first.require_inputs(declared)
@@ -268,7 +268,7 @@ def _hooked(failing: ExitStack, hooks: _Hooks) -> _Hooks:
     return hooks
 
 
-def _physical(given: int | None) -> int | None:
+def _physical_batch(given: int | None) -> int | None:
     """Return the largest number of examples per forward pass, checked to be a whole number above
     0."""
     found = None if given is None else whole("max-physical-batch", given)

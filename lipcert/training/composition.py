@@ -34,7 +34,7 @@ from lipcert.measure.gradient_norms.squares import is_channels_last
 _PLAIN: Final = frozenset({torch.float32, torch.float64})
 _memcmp: Final = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_MOMENT: Final = (
+_PERTURBED: Final = (
     "forward and backward passes must see the weights of the last step: weights that are perturbed "
     "for a gradient and put back (SAM, weight noise, averaged weights) have other bounds; evaluate "
     "such weights in evaluation mode or under torch.no_grad()"
@@ -169,7 +169,7 @@ class KeptNumbers:
         if changed is not None:
             raise UsageError(
                 f"training: {changed} was changed since the last step by something other than the "
-                f"optimizer, so the bounds may not apply to these weights; {_MOMENT}; use "
+                f"optimizer, so the bounds may not apply to these weights; {_PERTURBED}; use "
                 "private.restore() to go back to a checkpoint"
             )
         self._require_kept(is_still=is_still)
@@ -242,7 +242,7 @@ Copies: TypeAlias = list[tuple[Tensor, Tensor]]
 """Tensors, each with a copy of it."""
 _Look: TypeAlias = Callable[[Any], Iterable[object]]
 _SIMPLE: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_WITHOUT: Final = (
+_OPAQUE: Final = (
     *(BuiltinFunctionType, FunctionType, MethodType, ModuleType),
     *(classmethod, property, staticmethod),
 )
@@ -303,7 +303,7 @@ class Composition:
 
     def _add(self, value: Any, depth: int) -> None:
         """Record an object that is `depth` objects away from a part, and queue what it holds."""
-        if type(value) in _SIMPLE or isinstance(value, _WITHOUT) or id(value) in self._seen:
+        if type(value) in _SIMPLE or isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
         if isinstance(value, nn.Module):
             depth = 0

@@ -190,10 +190,10 @@ def _take_masks_as_they_are(module: nn.Module) -> None:
     for part in module.modules():
         for kind, hint in _HINTS.items():
             if isinstance(part, kind):
-                part.register_forward_pre_hook(partial(_not_looked_at, hint), with_kwargs=True)
+                part.register_forward_pre_hook(partial(_with_hint, hint), with_kwargs=True)
 
 
-def _not_looked_at(
+def _with_hint(
     hint: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     bound = inspect.signature(module.forward).bind(*arguments, **keywords)

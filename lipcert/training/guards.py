@@ -99,7 +99,7 @@ class Shown:
     def copied(self) -> Tensor:
         """Return the copy for the caller."""
         anchor = torch.empty(0, requires_grad=True)
-        given: Tensor = _Apart.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
+        given: Tensor = _Detached.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
         self._caller = weakref.ref(given)
         return given
 
@@ -122,7 +122,7 @@ class Shown:
             raise UsageError(_OTHER_TERM)
 
 
-class _Apart(Function):
+class _Detached(Function):
     """A copy with a history of its own, through which nothing may be differentiated."""
 
     @staticmethod
@@ -144,7 +144,7 @@ def _refuse_no_number(cotangent: Tensor) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _UnderWay:
+class _CurrentBatch:
     """The batch of the current step: its size, and how many examples have reached each stage."""
 
     examples: int
@@ -161,7 +161,7 @@ class _UnderWay:
 class Passing:
     """One forward pass of examples of a batch, on its way through the criterion and back."""
 
-    batch: _UnderWay
+    batch: _CurrentBatch
     shown: Shown
     examples: int
     is_back: bool = False
@@ -185,7 +185,7 @@ class StepGuard:
         self._settings = settings
         self._sameness = sameness
         self._numbers = KeptNumbers(module, self._trained)
-        self._batch: _UnderWay | None = None
+        self._batch: _CurrentBatch | None = None
         self._sums: dict[str, Tensor] = {}
 
     @property
@@ -208,13 +208,13 @@ class StepGuard:
     def drawn(self, examples: int) -> None:
         """Begin the step of a drawn batch, which may repeat one whose gradients were not
         released."""
-        self._batch = _UnderWay(examples)
+        self._batch = _CurrentBatch(examples)
         self._sums.clear()
 
     def entering(self, x: Tensor) -> Tensor:
         """Check the start of a forward pass in training mode; return an admissible private copy of
         x."""
-        batch = self._under_way("a forward pass in training mode")
+        batch = self._current_batch("a forward pass in training mode")
         masks = self._settings.enforced.clips_gradients
         if not masks:  # gradient clipping sums what it has measured
             refuse_autocast(x.device)
@@ -266,7 +266,7 @@ class StepGuard:
 
     def losing(self, logits: Tensor) -> Passing:
         """Check that the criterion is called with the output of the last pass; return that pass."""
-        batch = self._under_way("private.criterion")
+        batch = self._current_batch("private.criterion")
         passing, batch.last = batch.last, None
         if passing is None or not passing.shown.is_of(logits):
             raise UsageError(
@@ -289,7 +289,7 @@ class StepGuard:
 
     def returning(self, passing: Passing) -> None:
         """Check the start of a backward pass through the criterion."""
-        batch = self._under_way("backward()")
+        batch = self._current_batch("backward()")
         if passing.is_back:
             raise UsageError(
                 "training: backward() ran twice through one loss, so its examples count twice"
@@ -326,7 +326,7 @@ class StepGuard:
 
         unmanaged: names of parameters that it would move besides the trained ones.
         """
-        batch = self._under_way("optimizer.step()")
+        batch = self._current_batch("optimizer.step()")
         if batch.returned != batch.examples:
             raise UsageError(
                 f"training: the batch that was drawn has {batch.examples} examples, and "
@@ -361,7 +361,7 @@ class StepGuard:
         device."""
         self._numbers.require_released()
 
-    def _under_way(self, what: str) -> _UnderWay:
+    def _current_batch(self, what: str) -> _CurrentBatch:
         if self._batch is None:
             raise UsageError(f"training: {what} without a batch from private.loader; {_ORDER}")
         return self._batch

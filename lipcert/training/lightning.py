@@ -168,7 +168,7 @@ class PrivateTrainingHooks:
             raise UsageError(f"PrivateTraining: the module has no network {self._network!r}")
         with ExitStack() as restored:
             restored.enter_context(apart(called_module(trainer, pl_module)))
-            restored.callback(optimizer.register_step_pre_hook(_once).remove)
+            restored.callback(optimizer.register_step_pre_hook(_evaluate_closure).remove)
             source = data_source(trainer)
             private = self._made(trainer, network, optimizer, loader_of(source))
             restored.callback(private.close)
@@ -176,7 +176,7 @@ class PrivateTrainingHooks:
             epochs = PrivateEpochs(private.loader, private.calibration.plan.batches_per_epoch)
             restored.callback(setattr, source, "instance", source.instance)
             source.instance = epochs
-            restored.callback(_set(pl_module, self._criterion, _called(private.criterion)))
+            restored.callback(_set(pl_module, self._criterion, _as_function(private.criterion)))
             self._restored = restored.pop_all()
         self.private = private
 
@@ -243,7 +243,7 @@ class PrivateTrainingHooks:
             )
 
 
-def _once(
+def _evaluate_closure(
     optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Evaluate the closure that a Trainer passes to every step, before gradients are inspected."""
@@ -256,7 +256,7 @@ def _once(
     return rest, {key: item for key, item in kwargs.items() if not callable(item)}
 
 
-def _called(criterion: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+def _as_function(criterion: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Wrap the criterion in a function, so that the module that holds it does not register it."""
 
     def call(logits: Tensor, labels: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from lipcert.errors import LipCertError, NoVerdictError, UsageError
 
 LONGEST: Final = 1024
 """Length of a message in bytes; longer ones are truncated."""
-_LEAST: Final = 0.01
+_SHORTEST: Final = 0.01
 """Shortest wait in seconds, for messages that have arrived already."""
 _GONE: Final = "has ended, or its connection is lost"
 PATIENCE: Final = 120.0
@@ -55,7 +55,7 @@ _PART: Final = 1 << 20
 _GOLDEN: Final = -0x61C8864680B583EB  # odd, as those of splitmix64 modulo 2⁶⁴
 _FIRST: Final = -0x40A7B892E31B1A47
 _SECOND: Final = -0x6B2FB644ECCEEE15
-_WHOLE: Final[Mapping[int, torch.dtype]] = {
+_INTEGERS: Final[Mapping[int, torch.dtype]] = {
     1: torch.uint8,
     2: torch.int16,
     4: torch.int32,
@@ -92,7 +92,7 @@ def heartbeat(
     for peer, (received, works) in begun.items():
         try:
             for work in works:
-                work.wait(timedelta(seconds=max(deadline - time.monotonic(), _LEAST)))
+                work.wait(timedelta(seconds=max(deadline - time.monotonic(), _SHORTEST)))
             words[peer] = bytes(received.numpy()).rstrip(b"\0").decode(errors="ignore")
         except RuntimeError:
             late = time.monotonic() >= deadline
@@ -108,7 +108,7 @@ def abandon(group: Any, rank: int) -> None:
     try:
         peer = 0 if rank else 1
         silence: Any = dist.irecv(torch.zeros(1), peer, group=group)
-        silence.wait(timedelta(seconds=_LEAST))
+        silence.wait(timedelta(seconds=_SHORTEST))
     except RuntimeError:
         return
 
@@ -292,7 +292,7 @@ def checksum(tensors: Iterable[Tensor]) -> str:
     """
     sums: list[int] = []
     for item in tensors:
-        bits = item.detach().reshape(-1).contiguous().view(_WHOLE[item.element_size()])
+        bits = item.detach().reshape(-1).contiguous().view(_INTEGERS[item.element_size()])
         total = 0
         for start in range(0, len(bits), _PART):
             part = bits[start : start + _PART].long()

@@ -106,7 +106,7 @@ def test_every_change_is_told() -> None:
     for words in (
         "BatchNorm2d(12", "→ BoundedGroupNorm(3, 12, norm_floor=1.0)", "scale and shift begin anew",
         "the same one again", "Dropout2d(p=0.2, inplace=False) → Identity()",
-        "dropout set from 0.1 to 0", "track_running_stats=True): running statistics are not",
+        "dropout set from 0.1 to 0", "track_running_stats=True): running statistics are no",
     ):  # fmt: skip
         assert words in text
     assert str(make_trainable(nn.Linear(2, 2))) == "nothing had to be replaced"

@@ -48,7 +48,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Gaits:
+class _StepSizes:
     """How each row moves; steps are in widths of the domain.  # [rows] each
 
     first: its first step. again: its step after a jolt. longer: the factor after a success. jolt:
@@ -133,22 +133,22 @@ def climb(
     """
     at, slopes = rows, ground.field.slopes(rows.x, rows.labels, rows.wanted)
     best.meet(at.x, at.labels, slopes.norms)
-    heights, gaits = _heights(slopes, at), _Gaits.of(len(rows))
-    steps = gaits.first
+    heights, sizes = _heights(slopes, at), _StepSizes.of(len(rows))
+    steps = sizes.first
     for round_ in range(1, rounds):
         stuck = steps < _SHORTEST
         trial = _uphill(ground, at, slopes, steps)
         for row in np.flatnonzero(stuck):
             trial.x[row], trial.labels[row] = best.example(int(at.wanted[row]))
-        trial.x[stuck] = _jolted(ground, trial.x[stuck], gaits.jolt[stuck])
-        there = ground.field.slopes(trial.x, trial.labels, trial.wanted)
-        best.meet(trial.x, trial.labels, there.norms)
-        found = _heights(there, trial)
+        trial.x[stuck] = _jolted(ground, trial.x[stuck], sizes.jolt[stuck])
+        after = ground.field.slopes(trial.x, trial.labels, trial.wanted)
+        best.meet(trial.x, trial.labels, after.norms)
+        found = _heights(after, trial)
         better = (found > heights) | stuck
-        at, slopes = _put(at, trial, better), _put_slopes(slopes, there, better)
+        at, slopes = _put(at, trial, better), _put_slopes(slopes, after, better)
         heights = np.where(better, found, heights)
-        steps = np.minimum(steps * np.where(better, gaits.longer, _SHORTER), _LEAP)
-        steps = np.where(stuck, gaits.again, steps)
+        steps = np.minimum(steps * np.where(better, sizes.longer, _SHORTER), _LEAP)
+        steps = np.where(stuck, sizes.again, steps)
         observe(round_)
     return at
 

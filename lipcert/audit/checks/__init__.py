@@ -149,14 +149,14 @@ def _each(run: RecordedRun) -> list[Checked]:
     """Run all checks; if records do not fit the model, report one mismatch, once for each
     message."""
     found: list[Checked] = []
-    said: set[str] = set()
+    reported: set[str] = set()
     for check in _CHECKS:
         try:
             found.append(check(run))
         except NoVerdictError as error:
             message = str(error)
-            if message not in said:
-                said.add(message)
+            if message not in reported:
+                reported.add(message)
                 found.append(Checked((_mismatch(check.check.name, message),)))
     return found
 

@@ -53,10 +53,10 @@ from lipcert.audit.trace.blobs import Array, Blob
 from lipcert.audit.trace.records import OptimizerRecord, Resume, Step
 from lipcert.core.program import FloatArray
 
-_OTHERWISE: Final = frozenset({"LBFGS", "Muon", "Optimizer", "SparseAdam"})
+_EXCLUDED: Final = frozenset({"LBFGS", "Muon", "Optimizer", "SparseAdam"})
 """Optimizers of torch.optim whose step is not a function of one gradient for each parameter, or
 rounds so coarsely that kernels differ."""
-_HOW: Final = frozenset({"foreach", "fused", "capturable", "differentiable"})
+_KERNELS: Final = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """Options that choose among kernels of the same function."""
 _TYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -109,7 +109,7 @@ def _class(name: str) -> Any:
     """Return the optimizer of torch of this full name."""
     for own, kind in vars(torch.optim).items():
         is_class = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-        if is_class and own not in _OTHERWISE and f"{kind.__module__}.{kind.__qualname__}" == name:
+        if is_class and own not in _EXCLUDED and f"{kind.__module__}.{kind.__qualname__}" == name:
             return kind
     return None
 
@@ -161,14 +161,14 @@ def _options(kind: Any, options: Mapping[str, tuple[float, ...]]) -> dict[str, A
     """Return the recorded options that the class takes, in its types."""
     found: dict[str, Any] = {}
     for name, parameter in inspect.signature(kind).parameters.items():
-        if name in options and name not in _HOW:
-            found[name] = _as(parameter.default, options[name])
-        elif name in _HOW:
+        if name in options and name not in _KERNELS:
+            found[name] = _cast(parameter.default, options[name])
+        elif name in _KERNELS:
             found[name] = False
     return found
 
 
-def _as(default: object, numbers: tuple[float, ...]) -> object:
+def _cast(default: object, numbers: tuple[float, ...]) -> object:
     if not numbers:
         return None
     if isinstance(default, tuple):

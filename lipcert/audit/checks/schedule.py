@@ -112,19 +112,19 @@ def _statements(run: RecordedRun) -> Iterator[Finding]:
         ("the size of the data set", settings.dataset_size, declared.dataset_size),
         ("the sampling", settings.sampling, sampling),
     ]
-    for what, claimed, said in pairs:
-        if claimed is not None and said is not None and claimed != said:
+    for what, claimed, stated in pairs:
+        if claimed is not None and stated is not None and claimed != stated:
             yield _CHECK.failed(
-                f"{what} is {said} in the run, but {claimed} in the account",
+                f"{what} is {stated} in the run, but {claimed} in the account",
                 "the declaration",
                 remedy="account for the run as it was",
             )
     sigma, radius = run.multiplier or 0.0, settings.clip_norm or math.inf
-    said_sigma = sigma if declared.noise_multiplier is None else declared.noise_multiplier
-    said_radius = math.hypot(*declared.clip_norms.values())
+    declared_sigma = sigma if declared.noise_multiplier is None else declared.noise_multiplier
+    declared_radius = math.hypot(*declared.clip_norms.values())
     for what, number, accounted, is_wrong in (
-        ("the noise multiplier", said_sigma, sigma, said_sigma * _STORED < sigma),
-        ("that it clips gradients to", said_radius, radius, said_radius > radius * _STORED),
+        ("the noise multiplier", declared_sigma, sigma, declared_sigma * _STORED < sigma),
+        ("that it clips gradients to", declared_radius, radius, declared_radius > radius * _STORED),
     ):
         if is_wrong:
             text = f"the run declares {what} {number:.9g}, but the account has {accounted:.9g}"

@@ -73,7 +73,7 @@ def hooked_layers(
     Raises:
         UsageError: as `install_clips`.
     """
-    runs = list(_runs(graph))
+    runs = list(_layers(graph))
     names = _all_owners(module)
     owners = [
         tuple(dict.fromkeys(_owner(module, name, matches, names, is_table) for name in parameters))
@@ -136,7 +136,7 @@ class _After:
         return lowered(self.clip, [output], {})
 
 
-def _runs(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...], bool]]:
+def _layers(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...], bool]]:
     """For every layer of the graph, yield its clips, its trained parameters, and whether it reads
     rows of a table.
 

@@ -44,7 +44,7 @@ class SingleGradients:
         read: Callable[[object], Tensor | None],
     ) -> None:
         self._graph = graph
-        self._whole = _Whole(module, read)
+        self._whole = _Unhooked(module, read)
         self._rule = rule
         self._masks = masks
         self._groups = [[names[item] for item in group.parameters] for group in rule.groups]
@@ -135,7 +135,7 @@ class SingleGradients:
                 sums[name].add_((kept * placed(factors[counts], kept)).sum(0))
 
 
-class _Whole(nn.Module):
+class _Unhooked(nn.Module):
     """A module without the hooks around its forward pass, which belong to the run."""
 
     def __init__(self, inner: nn.Module, read: Callable[[object], Tensor | None]) -> None:
