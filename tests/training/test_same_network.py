@@ -15,6 +15,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism
 from lipcert.training.exporting import export
+from tests.commands import lipcert
 from tests.training.configured import FACTOR, Configured, scaled, step
 from tests.training.runs import CLASSES, Small, clipless, private_run, train
 
@@ -59,6 +60,45 @@ def test_a_part_in_another_mode_is_compared_in_that_mode(tmp_path: Path) -> None
         with pytest.raises(NoVerdictError, match="output"):
             step(private)
         assert private.releases == 1
+
+
+@pytest.mark.parametrize("between", [nn.ReLU(), nn.Dropout(0.1)])
+def test_a_part_in_two_places_keeps_its_parameters(between: nn.Module) -> None:
+    """`functional_call` leaves copies in it where both of its names are given."""
+    part = nn.Linear(6, 6)
+    weight = part.weight
+    network = nn.Sequential(part, between, part, nn.Linear(6, CLASSES))
+    with private_run(None, GradientClipping(), network=lambda: network) as private:
+        assert part.weight is weight
+        train(private)
+        assert part.weight is weight
+
+
+class Positioned(nn.Module):
+    """A learnt token with its place before others, and learnt scores of windows beside a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.places = nn.Parameter(torch.rand(1, 1, 3)), nn.Parameter(torch.rand(3, 3))
+        self.scores, self.head = nn.Parameter(torch.rand(1, 1, 3, 3)), nn.Linear(9, CLASSES)
+        self.register_buffer("mask", torch.tril(torch.ones(2, 1, 3, 3)) - 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = (self.token + self.places[:1]).expand(x.shape[0], -1, -1)
+        tokens = torch.cat([first, x.unflatten(1, (2, 3)) + self.places[1:]], 1)
+        scores = (tokens @ tokens.mT)[:, None, None] + (self.scores + self.mask)
+        found = scores.softmax(-1).mean((1, 2)) @ tokens
+        logits: Tensor = self.head(found.flatten(1))
+        return logits
+
+
+def test_sums_of_what_is_learnt_train(tmp_path: Path) -> None:
+    with private_run(tmp_path / "run", GradientClipping(), network=Positioned) as private:
+        assert private.network.graph.computed == []
+        train(private)
+    words = [str(tmp_path / "run" / name) for name in ("model.lipcert.json", "model.onnx", "trace")]
+    found = lipcert(["audit", words[0], "--model", words[1], "--trace", words[2]])
+    assert found.exit_code == 0, found.output
 
 
 def test_hooks_on_a_wrapper_are_refused() -> None:

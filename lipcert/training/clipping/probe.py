@@ -54,6 +54,19 @@ class Seen:
     gradients: Mapping[str, Tensor]
 
 
+def slots(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of every part, once, also where the part stands in several places.
+
+    `functional_call` would put a copy there for each of its names, and leave the first in place.
+    """
+    return {
+        f"{path}.{name}" if path else name: item
+        for path, part in module.named_modules()
+        for name, item in (*part._parameters.items(), *part._buffers.items())
+        if item is not None
+    }
+
+
 class Probe:
     """Evaluates module and graph on the same numbers."""
 
@@ -110,11 +123,13 @@ class Probe:
             self._x.dtype,
             self._output,
         )
-        state = {f"inner.{name}": item for name, item in self._state.items()}
+        state = {f"inner.{name}": self._state[self._names[name]] for name in slots(self._module)}
         watching = _watching(self._module, inputs, outputs, training=self._training)
         with watching, torch.enable_grad():
             try:
-                seen = functional_call(both, state, as_read(self._x[rows], self._graph))
+                seen = functional_call(
+                    both, state, as_read(self._x[rows], self._graph), tie_weights=False
+                )
             except (RuntimeError, TypeError) as error:
                 self.refused = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                 return None  # an error that has nothing to do with the dtype comes again

@@ -19,7 +19,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.training.clipping.gradients import OUTWARD, Asked, ClipRule, factors_of, placed
-from lipcert.training.clipping.probe import as_read
+from lipcert.training.clipping.probe import as_read, slots
 from lipcert.training.modes import DropoutMasks
 
 _CHUNK: Final = 2**26
@@ -50,6 +50,9 @@ class SingleGradients:
         self._groups = [[names[item] for item in group.parameters] for group in rule.groups]
         live = dict(module.named_parameters(remove_duplicate=False))
         self._trained = {name: live[name] for group in self._groups for name in group}
+        names_of = {id(item): name for name, item in self._trained.items()}
+        found = ((slot, names_of.get(id(item))) for slot, item in slots(module).items())
+        self._slots = {slot: name for slot, name in found if name is not None}
         if len({id(item) for item in self._trained.values()}) < sum(map(len, self._groups)):
             raise NoVerdictError(
                 "training: parameters that several names share are not clipped under dropout; "
@@ -86,15 +89,16 @@ class SingleGradients:
         self, x: Tensor, labels: Tensor, parts: Sequence[nn.Module], masks: Sequence[Tensor]
     ) -> Mapping[str, Tensor]:
         """Return ∇ℓ_i of every example.  # [examples, *shape of the parameter]"""
-        trained = {f"inner.{name}": item.detach() for name, item in self._trained.items()}
+        trained = {name: item.detach() for name, item in self._trained.items()}
         real = next(iter(trained.values())).dtype if self._graph.parts else None
 
         def loss(
-            weights: Mapping[str, Tensor], example: Tensor, label: Tensor, own: Sequence[Tensor]
+            weights: Mapping[str, Tensor], example: Tensor, label: Tensor, drawn: Sequence[Tensor]
         ) -> Tensor:
-            with self._masks.again(parts, own):
+            with self._masks.again(parts, drawn):
                 inputs = as_read(example[None], self._graph, real)
-                logits = functional_call(self._whole, dict(weights), inputs)
+                own = {f"inner.{slot}": weights[name] for slot, name in self._slots.items()}
+                logits = functional_call(self._whole, own, inputs, tie_weights=False)
             return self._rule.losses(logits, label[None]).sum()
 
         single = grad(loss)
@@ -113,7 +117,7 @@ class SingleGradients:
                 f"computed: {' '.join(str(error).split())[:200]}; leave dropout out: "
                 "lipcert.training.make_trainable(module)"
             ) from error
-        return {name.removeprefix("inner."): item for name, item in found.items()}
+        return dict(found)
 
     @torch.no_grad()
     def _add(self, found: Mapping[str, Tensor], sums: Mapping[str, Tensor]) -> None:
