@@ -161,7 +161,7 @@ class _Search:
         if any(view is None or view.inverted for view in views):
             return False
         return all(
-            node.op_type in {"Add", "GRU", "LSTM", "RNN", "Sub", "Sum"}
+            node.op_type in {"Add", "Concat", "Expand", "GRU", "LSTM", "RNN", "Sub", "Sum"}
             or (node.op_type == "Gemm" and node.inputs[2:] == names)
             for node in self._others
             if names[0] in node.inputs

@@ -114,7 +114,6 @@ def test_numbers_that_a_parameter_is_multiplied_by(tmp_path, nodes, scale, inver
     [
         [node("Mul", "w w", "c")],
         [node("Mul", "w row", "c")],
-        [node("Add", "w row", "c")],
         [node("Abs", "w", "c")],
         [node("Concat", "w w", "d", axis=0), node("ReduceMax", "d", "c", axes=[0])],
     ],

@@ -49,7 +49,7 @@ from lipcert.core.lower.values import (
     check_size,
     is_finite,
 )
-from lipcert.core.program import PLUS, Acts, Added, then
+from lipcert.core.program import PLUS, Acts, Added, Place, Shape, then
 from lipcert.core.reader.records import Model, Tensor, with_nested
 
 Array = npt.NDArray[Any]
@@ -118,6 +118,14 @@ def arithmetic(call: Call) -> Value:
     return _computed(call, operation, first, second)
 
 
+def _repeated(constant: Constant, shape: Shape, place: Place | None) -> Constant:
+    """The constant as arithmetic repeats it to a shape."""
+    if (constant.shape, constant.place) == (shape, place):
+        return constant
+    copies = math.prod(shape) // max(math.prod(constant.shape), 1)
+    return constant.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
+
+
 def _computed(call: Call, operation: str, first: Constant, second: Constant) -> Constant:
     if not first.is_float:
         return whole(operation, first, second)
@@ -125,8 +133,7 @@ def _computed(call: Call, operation: str, first: Constant, second: Constant) -> 
     left, right = interval(first), interval(second)
     for source, other in ((first, second), (second, first)):
         if operation == "Add" and not (other.sources or other.lo.any() or other.hi.any()):
-            copies = math.prod(shape) // max(math.prod(source.shape), 1)
-            return source.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
+            return _repeated(source, shape, place)
     if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")  # 0·∞ is not a number
     result = _exact_result(operation, left, right, shape)
@@ -137,8 +144,9 @@ def _computed(call: Call, operation: str, first: Constant, second: Constant) -> 
     result = as_held(call.sink, result)
     sources, acts = _origin(operation, first, second)
     terms: tuple[Constant, ...] = ()
-    if sources and operation in {"Add", "Sub"} and acts is None and first.shape == second.shape:
-        terms = sum_of((first, second if operation == "Add" else negative(second)))
+    if sources and operation in {"Add", "Sub"} and acts is None:
+        parts = (first, second if operation == "Add" else negative(second))
+        terms = sum_of([_repeated(part, shape, place) for part in parts])
     found = Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms)
     if not any(gain == math.inf for gain in sources.values()):
         return found

@@ -38,6 +38,16 @@ def test_moved_constants_are_those_of_onnxruntime(seed):
     assert found.is_exact
 
 
+def test_a_sum_of_constants_of_several_shapes_is_a_shift_by_each():
+    """As a table of positions beside a mask of windows: what is added shows each tensor."""
+    w, v = (np.random.default_rng(0).standard_normal(shape) for shape in ((2, 1, 3), (4, 3)))
+    nodes = [node("Sub", "w v", "s"), node("Add", "x s")]
+    found = agrees(model(nodes, ["N", 2, 4, 3], {"w": w, "v": v}))
+    shown = [step.op.offset for step in found.steps if isinstance(step.op, Shift)]
+    assert [dict(item.sources) for item in shown] == [{"w": 2.0}, {"v": pytest.approx(2**0.5)}]
+    assert all(item.acts is not None for item in shown)
+
+
 @given(st.integers(0, 1 << 32))
 def test_gains_bound_the_norms_of_moves(seed):
     """A gain g says ‖moved‖ ≤ g·‖w‖; attacked by the entry that is repeated most often."""

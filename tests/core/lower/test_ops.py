@@ -49,6 +49,9 @@ CASES = {
          node("Reshape", "t few")], ["N", 3, 4, 5, 6],
         {"many": [-1, 4, 5, 6], "few": [-1, 3, 2, 7, 8], "w": r(4, 2, 2, 3), "b": r(4),
          "v": r(4, 2, 2, 2)}, 15),
+    "the row of the first example, which each has": (
+        [node("Shape", "x", "s"), node("Expand", "c s", "e"), node("Slice", "e zero one zero", "f"),
+         node("Mul", "x f")], ["N", 3], {"c": r(1, 3), "zero": [0], "one": [1]}, 15),
     "blocks added up": (
         [node("Col2Im", "x image block", "y", strides=[2, 1], dilations=[1, 2], pads=[1, 0, 0, 1])],
         ["N", 12, 9], {"image": [6, 6], "block": [2, 3]}, 18),
