@@ -184,7 +184,7 @@ def test_gradients_stay_below_their_bounds_and_come_near(rows, kind, tmp_path):
     assert check(issued.data, path, Choices()).verdict is Verdict.CONDITIONAL
     own = slice(1, None) if kind == "pair" else slice(None)
     trained = [torch.tensor(np.asarray(item)[own]).double() for item in (rows, offsets)]
-    x = torch.tensor(RNG.standard_normal((500, 4)))
+    x = torch.tensor(RNG.standard_normal((200, 4)))
     x, largest = 2.0 * x / x.norm(dim=1, keepdim=True), [0.0, 0.0]
     for example in x:
         w, b = (item.clone().requires_grad_() for item in trained)
