@@ -38,12 +38,12 @@ ANALYSIS: Final = "analysis"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """What is claimed, about which network, under which settings.
+    """The bounds that an audit checks, with the network and the settings that they are claimed for.
 
     values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the names of values that file and graph
-    share. groups: with their bounds, infinite if there is none. engine: what is derived for the
-    same network under the same settings. certificate: the one that makes the claims; None for an
-    analysis.
+    share. groups: groups of parameters with their bounds, infinite if there is none. engine: the
+    bounds derived for the same network under the same settings. certificate: the one that makes the
+    claims; None for an analysis.
     """
 
     origin: str

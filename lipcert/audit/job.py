@@ -126,7 +126,7 @@ class Job:
 
 
 class Kind(Enum):
-    """What is done in a unit."""
+    """The kind of work in a unit."""
 
     REPLAY = "replay"
     ATTACK = "attack"

@@ -233,7 +233,7 @@ class RecordedTensors:
 
     @cached_property
     def names(self) -> Mapping[str, Match]:
-        """Which recorded tensor is which parameter of the graph."""
+        """The recorded tensor that matches each parameter of the graph."""
         recorded = self._held.weights
 
         def snapshots() -> Iterator[Snapshot]:

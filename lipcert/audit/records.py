@@ -39,7 +39,7 @@ def factor_of(share: float | None) -> float | None:
 
 
 class Verdict(Enum):
-    """What an audit found; exit code 0 for a pass, 1 for what is violated or exceeded, else 3."""
+    """The outcome of an audit; exit code 0 for a pass, 1 for violation or exceeded, else 3."""
 
     PASS = "pass"
     VIOLATION = "violation"
@@ -244,7 +244,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """What was audited: replayed data, a recorded run, an attack (its steps; 0: none).
+    """The parts of an audit: replayed data, a recorded run, an attack (its number of steps; 0:
+    none).
 
     data_sha256: digest of what data_sha256_of names; None if there are no data, or an older version
     wrote the report.
@@ -261,8 +262,9 @@ class Modes:
 class Recording:
     """How much of a run its trace shows.
 
-    steps: recorded by every rank. declared: by the run or, if it does not say, by the account; None
-    if neither does. closed: whether every rank states that it came to its end.
+    steps: the number that every rank recorded. declared: the number that the run declares or, if it
+    does not, the account; None if neither does. closed: whether every rank states that it came to
+    its end.
     """
 
     steps: int

@@ -32,7 +32,7 @@ Places = npt.NDArray[np.int64]
 
 
 class Family(Enum):
-    """What is bounded: the joint gradient of a group, a value, or the cotangent of a value.
+    """A kind of bounded quantity: the joint gradient of a group, a value, or a value's cotangent.
 
     WHOLE, the gradient of all groups together under the single name `ALL`, is measured and not
     judged: its bound follows from those of the groups.
@@ -144,7 +144,7 @@ _EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What some examples showed: tallies and checks."""
+    """Results for some examples: tallies and reports of checks."""
 
     examples: int = 0
     tallies: _EveryFamily = field(default_factory=lambda: {family: {} for family in FAMILIES})

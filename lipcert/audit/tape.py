@@ -53,7 +53,7 @@ class Ended(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differed between the runs.
+    """The first difference between the runs.
 
     step: of the optimizers, from 0; None: at the end. is_of_sums: clean sums differ, and only their
     digests are known. own: the kind of draw of the run itself that differs, which may be random:
@@ -93,10 +93,11 @@ class _Loader:
 
 @dataclass(frozen=True, slots=True)
 class _Release:
-    """What is seen of a release.
+    """The record of one release.
 
-    index: of its examples, None if not known. rows: digests of the inputs of the network; outputs:
-    of its passes. kept: the file of the noised sum, and of the clean one if that may differ.
+    index: the examples of its batch; None if they are not known. rows: digests of the inputs of the
+    network. outputs: digests of the outputs of its passes. kept: the file that holds the noised
+    sum, and the clean one if that may differ.
     """
 
     account: Description
@@ -112,7 +113,7 @@ class _Release:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a step of an optimizer shows.
+    """The record of one step of an optimizer.
 
     divisor: of the noised gradient before it was applied; None if no release made it, or no number
     describes what was done to it.
@@ -129,15 +130,15 @@ class _Step:
 
 @dataclass(slots=True, eq=False)
 class Tape:
-    """What one run does and, for a second run, what the first one did.
+    """The record of one run, which compares a second run with the first one as it goes on.
 
     folder: where tensors of the first run are kept. size: of the data of the first run. seed: of
     the global generators. marked: indices of the examples that differ in other runs; they come last
     in each batch, so that random numbers drawn for other examples stay the same. Their releases are
     kept; all releases are kept with keeps_clean, or with keeps_noised for a run on data that are
-    far from these. until: the step after which nothing more must be seen. observe: receives the
-    number of steps so far. first, changed: of a second run. random: kinds of draws that differ
-    between two runs on the same data.
+    far from these. until: the step after which nothing more must be seen. observe: called with the
+    number of steps so far. first, changed: for a second run, the tape of the first one, and the
+    example that differs. random: kinds of draws that differ between two runs on the same data.
     """
 
     folder: Path

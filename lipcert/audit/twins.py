@@ -81,12 +81,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class TwinReport:
-    """How a run compares with runs on neighbouring data.
+    """The comparison of a run with runs on neighbouring data.
 
-    difference: what differed first; None if nothing did except what noise hides. is_random: two
-    runs on the same data differ, too, so that nothing follows from it. relation: of the data sets.
-    seed: of torch, numpy and `random`, and of the choice of examples. compared: the last one has
-    the difference. steps, releases, seconds: of the first run.
+    difference: the first difference; None if nothing differed except what noise hides. is_random:
+    two runs on the same data differ, too, so that nothing follows from it. relation: how the data
+    sets differ. seed: of torch, numpy and `random`, and of the choice of examples. compared: the
+    runs compared; the last one has the difference. steps, releases, seconds: of the first run.
     """
 
     difference: Difference | None

@@ -35,7 +35,7 @@ _MOST_BYTES: Final = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What one unit of work found."""
+    """The findings of one unit of work."""
 
     unit: Unit
     found: Findings

@@ -44,9 +44,9 @@ _PROOF: Final = 2.0**-23
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A norm between two ends, over its radius.
+    """A norm as a ratio to its radius, known to lie between lower and upper.
 
-    weights: name of the set that it belongs to. allowed: the ratio that rounding explains.
+    weights: the name of the set of weights. allowed: the largest ratio that rounding explains.
     """
 
     weights: str
@@ -58,7 +58,7 @@ class Excess:
 
     @property
     def verdict(self) -> Verdict:
-        """Where the ratio lies relative to what is allowed."""
+        """A pass if the ratio is certainly allowed, a violation if it is certainly not."""
         if self.upper <= self.allowed:
             return Verdict.PASS
         return Verdict.VIOLATION if self.lower > self.allowed else Verdict.INCONCLUSIVE

@@ -21,7 +21,7 @@ _TF32_CAPABILITY: Final = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Where, and how precisely, a network is evaluated.
+    """The device and the precision in which a network is evaluated.
 
     Raises:
         NoVerdictError: if the device is absent or does not support the precision.

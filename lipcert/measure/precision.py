@@ -41,7 +41,7 @@ class Precision(Enum):
 
     @property
     def floor(self) -> float:
-        """What may be hidden where numbers underflow, far above the smallest normal number."""
+        """A bound on what underflow may hide, far above the smallest normal number."""
         return {"float64": 2.0**-400, "float16": 2.0**-7}.get(self.value, 2.0**-60)
 
     @property

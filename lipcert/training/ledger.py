@@ -149,7 +149,7 @@ class Ledger(OneProcess):
 
     @property
     def summary(self) -> str:
-        """What was spent, in one line; evaluating it takes up to a second or two."""
+        """The privacy that was spent, in one line; evaluating it takes up to a second or two."""
         target = self.header.target_epsilon
         words = "" if target is None else f", target {target:g}"
         return (

@@ -41,10 +41,11 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CL
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """What is released, how often, and with how much noise; the same in all processes of a run.
+    """The first line of a ledger: what a run releases, how often, and with how much noise.
 
-    mechanism: in words. digest: of the settings and of the structure of the model. versions: of
-    libraries; they may change. released: the content of one release.
+    It is the same in all processes of a run. mechanism: described in words. digest: of the settings
+    and of the structure of the model. versions: of libraries; they may change when a run is
+    resumed. released: the content of one release.
     """
 
     plan: TrainingPlan

@@ -73,9 +73,9 @@ class Loss(LossParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """How a run draws its batches, how long it is, and how much noise or privacy it asks for.
+    """The plan of a run: how it draws batches, its length, and the noise or privacy it asks for.
 
-    batch_size: the expected one, and the public constant that sums of gradients are divided by.
+    batch_size: the expected size, and the public constant that sums of gradients are divided by.
     dataset_size_from: "declared" if dataset_size is a public constant, "data" if it was counted.
     """
 

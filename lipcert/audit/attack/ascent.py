@@ -49,10 +49,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepSizes:
-    """How each row moves; steps are in widths of the domain.  # [rows] each
+    """Step sizes of each row, in widths of the domain.  # [rows] each
 
-    first: its first step. again: its step after a jolt. longer: the factor after a success. jolt:
-    how far it is moved towards a random example when it is stuck.
+    first: the first step. again: the step after a jolt. longer: the factor after a success. jolt:
+    how far a row that is stuck is moved towards a random example.
     """
 
     first: FloatArray
@@ -110,7 +110,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ground:
-    """What rows climb on: the field, the sets of examples and labels, and a random generator."""
+    """Where rows climb: the field, the sets of examples and of labels, and a random generator."""
 
     field: Field
     domain: Domain

@@ -198,7 +198,7 @@ _ROUNDINGS: Final = 16.0
 
 @dataclass(slots=True)
 class _Followed:
-    """What could be compared, and what could not.
+    """The changes of weights that could be compared, and the reasons why others could not.
 
     lost: steps whose update could not be repeated.
     """

@@ -30,10 +30,10 @@ _Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ChanceTest:
-    """What a test shows, and how rarely a correct run shows this, or something rarer.
+    """The result of a statistical test, and how rarely a correct run gives this or a rarer one.
 
     log_chance: ln of the probability by chance, or of a bound of it; for several tests, of their
-    union bound. numbers: the observed and the expected value. kind: of the statistic.
+    union bound. numbers: the observed and the expected value. kind: the kind of the statistic.
     """
 
     log_chance: float

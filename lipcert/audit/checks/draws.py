@@ -410,7 +410,7 @@ def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTe
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """How steps are cut into epochs of `bins` batches.
+    """The division of steps into epochs of `bins` batches.
 
     resumed: the first step after each interruption, where a new epoch begins.
     """

@@ -166,10 +166,11 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """What a step shows.
+    """The statistics of one recorded step that a lower bound of ε uses.
 
     shifts: ‖g/s‖ of each example, or of each pair if one is replaced. square: an upper bound of the
-    squared noise along their gradients, in deviations; directions: over this many directions.
+    squared noise along their gradients, in standard deviations. directions: the number of
+    directions that it is summed over.
     """
 
     name: str

@@ -146,7 +146,8 @@ class AddedNoise:
 
     @property
     def is_coarse(self) -> _Places:
-        """Which entries lie on the grid of float16, also in units of the deviation."""
+        """A mask of the entries on the grid of float16, as they are or in units of the
+        deviation."""
         std = self.std or 1.0
         parts = (self.noise, self.moved), (self.noise / std, self.moved / std)
         found, also = (_off_grid(values) <= slack for values, slack in parts)
@@ -154,9 +155,9 @@ class AddedNoise:
 
     @property
     def is_plain(self) -> _Places:
-        """Which entries have a gradient on that grid.
+        """A mask of the entries whose gradient is on that grid.
 
-        Coarse noise has equal entries by chance, and leaves nothing of such a gradient unhidden.
+        Coarse noise has equal entries by chance, and hides such a gradient completely.
         """
         return np.asarray(_off_grid(self.clean) == 0.0, dtype=np.bool_)
 

@@ -45,9 +45,9 @@ NO_DECAY: Final = "the run does not state λ; use recorder.declare(weight_decay=
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What checks found, and a sentence for each that could not be done.
+    """Reports of checks, and a sentence for each check that could not be done.
 
-    epsilon: of the run, from below and above.
+    epsilon: the ε of the run, from below and above.
     """
 
     reports: tuple[CheckReport, ...] = ()
@@ -103,7 +103,7 @@ class RecordedRun:
 
     @property
     def declared(self) -> Declaration:
-        """What the run declares about itself."""
+        """The run's declaration about itself, from the manifest."""
         return self.trace.manifest.declaration
 
     @cached_property
@@ -243,7 +243,7 @@ class Scale:
 
     @property
     def divisor(self) -> float:
-        """What the sum of the gradients is divided by, apart from clips."""
+        """The number that the sum of the gradients is divided by, apart from clips."""
         return 1.0 / (self.inner * self.outer)
 
 
@@ -356,7 +356,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """What all ranks do in one step.
+    """The steps that all ranks do together for one release.
 
     batches: of the ranks that drew any example.
     """

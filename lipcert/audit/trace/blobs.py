@@ -86,7 +86,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the header states about a tensor."""
+    """The entry of a tensor in the header."""
 
     dtype: str
     shape: Shape
@@ -204,7 +204,7 @@ def _array(entry: _Entry, numbers: memoryview, where: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a blob must hold: only names of `shapes` (None: any), and all of them if complete.
+    """The required content of a blob: only names of `shapes` (None: any), all of them if complete.
 
     examples: length of the first axis of "input" and "losses", None if not known. (A loss may have
     flattened its logits and labels.)

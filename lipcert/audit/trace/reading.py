@@ -169,7 +169,7 @@ def declared_members(declaration: Declaration) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """Where the intact lines of a rank end.
+    """The place where the intact lines of a rank end.
 
     head: digest of the last line, or of the manifest. closed: whether the recording was ended on
     purpose. end: the byte behind the last line.
@@ -285,9 +285,9 @@ def read_trace(folder: Path | str) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is intact and what is wrong.
+    """The result of verifying a trace: what is intact, and what is wrong.
 
-    orphans: blobs that no line refers to; interruptions leave them.
+    orphans: the number of blobs that no line refers to; interruptions leave them.
     """
 
     trace: Trace

@@ -95,7 +95,7 @@ class Redaction:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the whole trace is about; written once, and the beginning of every chain.
+    """The description of a whole trace; it is written once, and every chain begins with it.
 
     versions: of libraries, by name. parameters, buffers: shapes by name, as the model names them.
     """
@@ -186,7 +186,7 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Where and in which arithmetic the step was computed.
+    """The device and the arithmetic of a step.
 
     dtype: of the parameters; autocast: the type in which products are computed, None if autocast is
     off. tf32_matmul, tf32_conv: whether TF32 is allowed, which matters only on a GPU.
@@ -279,7 +279,7 @@ class Step:
 
     @property
     def trained(self) -> frozenset[str]:
-        """What its optimizer trains, as far as it is recorded."""
+        """The names of the parameters that its optimizer trains, as far as they are recorded."""
         groups = () if self.optimizer is None else self.optimizer.groups
         return frozenset(name for group in groups for name in group.parameters)
 

@@ -37,7 +37,7 @@ _SEAL_LENGTH: Final = 73
 
 
 class FaultKind(Enum):
-    """What a fault means for the trace."""
+    """Kinds of faults of a trace."""
 
     UNREADABLE = "unreadable"
     """There is no trace of a known form here."""

@@ -181,7 +181,7 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """What one use adds to the gradient of its parameter."""
+    """The contribution of one use to the gradient of its parameter."""
 
     gradient: OperandGradient
     scatter: Scatter
@@ -247,7 +247,7 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What to measure: nodes by name, and parameters by name."""
+    """The plan of a measurement: what to measure at nodes and at parameters, by name."""
 
     nodes: Mapping[str, NodePlan]
     parameters: Mapping[str, ParameterUses]
