@@ -33,6 +33,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -444,8 +445,7 @@ class _Some(Dataset[Any]):
 
 def _unequal(first: object, second: object, name: str) -> str | None:
     """Return where two returned values differ; None if nowhere, as far as they can be compared."""
-    if isinstance(first, nn.Module) and isinstance(second, nn.Module):
-        return _unequal(first.state_dict(), second.state_dict(), name)
+    first, second = _parts(first), _parts(second)
     if isinstance(first, Tensor | np.ndarray) and isinstance(second, Tensor | np.ndarray):
         digests = {digest_of([torch.as_tensor(value)]) for value in (first, second)}
         return name if len(digests) > 1 else None
@@ -461,11 +461,22 @@ def _unequal(first: object, second: object, name: str) -> str | None:
         return next(
             (found for k, (a, b) in each if (found := _unequal(a, b, f"{name}[{k}]"))), None
         )
-    if dataclasses.is_dataclass(first) and type(first) is type(second):
-        names = [item.name for item in dataclasses.fields(first)]
-        one, other = ({key: getattr(value, key) for key in names} for value in (first, second))
-        return _unequal(one, other, name)
-    plain = str, bytes, int, float, complex, type(None)
+    plain = str, bytes, int, float, complex, np.generic, type(None)
     if isinstance(first, plain) and isinstance(second, plain):
         return None if repr(first) == repr(second) else name
     return None if type(first) is type(second) else f"{name} (its kind)"
+
+
+def _parts(value: object) -> object:
+    """Return what a value consists of, as far as it can be compared."""
+    if isinstance(value, nn.Module):
+        return value.state_dict()
+    if dataclasses.is_dataclass(value):
+        return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if isinstance(value, SimpleNamespace):
+        return vars(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+        return value.tolist()
+    return value

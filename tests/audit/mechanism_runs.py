@@ -168,7 +168,6 @@ class Fault:
     stated_decay: float | None = None
     decay: float | None = None
     divisor: float = 1.0
-    stale_gradient: bool = False
     after: Callable[[Network, int], None] = lambda _network, _step: None
     clips: Settings | None = None
     own_noise: bool = False
@@ -270,10 +269,8 @@ def _backward(
 ) -> None:
     """Fills `.grad` with the share of this rank."""
     recorder, network = rank.recorder, rank.network
-    if not (fault.stale_gradient and len(index) == 0):
-        network.zero_grad()
-        for p in network.parameters():
-            p.grad = torch.zeros_like(p)
+    for p in network.parameters():
+        p.grad = torch.zeros_like(p)
     known = {"sampler": "poisson", "rate": BATCH / POOL, "reduction": "sum", "divisor": BATCH}
     for part in np.array_split(index, way.micro):
         recorder.batch(index=part, **known)

@@ -202,7 +202,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     roundings = len(release.batches) + (0 if used in (None, own) else _UNSEEN)
     share = release.examples * (stored or own).unit + roundings * (used or own).unit
     added = lengths + 2.0 * sum(part.decayed() for part in passes)
-    alpha = _ratio(theirs, ours)
+    alpha = float(theirs @ ours) / square if (square := float(ours @ ours)) > 0.0 else 1.0
     d = norm_of(theirs - ours)
     a = _FACTOR * norm_of(rounded - ours) + share * added + sum(part.clip_slack() for part in near)
     residual = norm_of(theirs - alpha * ours)
@@ -322,8 +322,3 @@ def _flat(run: RecordedRun, gradients: Mapping[str, FloatArray]) -> FloatArray:
         for name in group.parameters
     ]
     return np.concatenate(parts)
-
-
-def _ratio(theirs: FloatArray, ours: FloatArray) -> float:
-    square = float(ours @ ours)
-    return float(theirs @ ours) / square if square > 0.0 else 1.0

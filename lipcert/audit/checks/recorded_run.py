@@ -326,17 +326,12 @@ def _recorded(run: RecordedRun, group: Group) -> tuple[str, ...]:
 
 def stated_noise(run: RecordedRun) -> Iterator[tuple[str, Step | None]]:
     """Yield every different statement of the noise, with its first place."""
-    seen: set[tuple[tuple[str, float], ...]] = set()
-    if run.declared.noise_std:
-        yield "the declaration", None
-        seen.add(tuple(sorted(run.declared.noise_std.items())))
-    for step in run.steps:
-        if step.noise is None:
-            continue
-        key = tuple(sorted(step.noise.std.items()))
-        if key not in seen:
-            seen.add(key)
-            yield run.name(step), step
+    declared = run.declared.noise_std
+    said = [(run.name(step), step, step.noise.std) for step in run.steps if step.noise is not None]
+    seen: dict[object, tuple[str, Step | None]] = {}
+    for where, step, std in [("the declaration", None, declared)] * bool(declared) + said:
+        seen.setdefault(tuple(sorted(std.items())), (where, step))
+    yield from seen.values()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -72,7 +72,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr, ndtri
+from scipy.special import betainc, ndtr, ndtri
 from scipy.stats import beta
 
 from lipcert.audit.checks.axes import folded
@@ -149,7 +149,7 @@ def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
 def _chance(likely: float, entries: int) -> float:
     """Return the probability of such a cosine, or a larger one of either sign, by chance."""
     half, cosine = (entries - 1) / 2.0, min(1.0, max(likely, 0.0))
-    return min(1.0, 2.0 * float(beta.cdf((1.0 - cosine) / 2.0, half, half)))
+    return min(1.0, 2.0 * float(betainc(half, half, (1.0 - cosine) / 2.0)))
 
 
 def best_correlation(first: Piece, second: Piece) -> Correlation:
@@ -342,13 +342,14 @@ _Pair = tuple[_Drawn, _Drawn]
 @run_check(_CHECK)
 def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     """Report equal states, the least probable noises, or a pass."""
-    stated = [step for step in run.steps if step.noise is not None and step.noise.generator]
+    noises = ((run.name(step), step.noise) for step in run.steps if step.noise is not None)
+    stated = [(name, noise.generator) for name, noise in noises if noise.generator]
     releases, sketches = _recorded(run)
     tests = [*_shifted(releases), *(test for item in sketches for test in item.tests())]
     if len(stated) < 2 and not tests:
         yield "no two steps record the state of the generator or their noise"
         return
-    yield from _equal_states(run)
+    yield from _equal_states(stated)
     share = SHARE / max(len(tests), 1)
     rare = [test for test in tests if test.is_too_rare(share)]
     worst = min(rare, key=lambda test: (test.kind == "values", test.log_chance), default=None)
@@ -371,20 +372,17 @@ def _power(sketches: Iterable[Sketches], share: float) -> str:
     return text + (f" ({name}; {seen[-1][0]:.2g} on {seen[-1][1]})" if len(seen) > 1 else "")
 
 
-def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
+def _equal_states(stated: Iterable[tuple[str, str]]) -> Iterator[CheckReport]:
+    """Report the first state that comes twice. stated: steps, and the states of their noise."""
     first: dict[str, str] = {}
-    for step in run.steps:
-        state = None if step.noise is None else step.noise.generator
-        if state is None:
-            continue
-        if state in first:
+    for name, state in stated:
+        if (before := first.setdefault(state, name)) != name:
             yield _CHECK.failed(
-                f"the noise of {run.name(step)} is drawn from the state of the generator from "
-                f"which that of {first[state]} was drawn",
-                run.name(step),
+                f"the noise of {name} is drawn from the state of the generator from which that of "
+                f"{before} was drawn",
+                name,
             )
             return
-        first[state] = run.name(step)
 
 
 def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:

@@ -74,33 +74,25 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]
 class Plan:
     """How a run goes; the defaults are right.
 
-    changed: the module, away from what was exported. std_factor: noise over what is required;
-    stated_factor: as stated over what is drawn; noise_of: in place of what was drawn.
+    changed: the module, away from what was exported. stated_factor: noise as stated over what is
+    drawn; noise_of: in place of what was drawn.
     """
 
     changed: Callable[[nn.Module], None] = lambda _: None
-    draw: Draw | None = None
     divisor: Callable[[int], float] | None = None
-    stated_divisor: Callable[[int], float] | None = None
-    std_factor: float = 1.0
     stated_factor: float = 1.0
     noise_of: Callable[[str, int, Tensor, float], Tensor] = lambda _name, _step, drawn, _std: drawn
-    after_backward: Callable[[Any, int], None] = lambda _network, _step: None
     after_projection: Callable[[Any, int], None] = lambda _network, _step: None
     prepared: Callable[[Tensor, int], Tensor] = lambda x, _: x
-    seed: Callable[[int], int] = lambda step: 1000 + step
     steps: int = STEPS
-    sampler: str = "poisson"
     detail: Chosen = 4
     every: int = 1
     micro: int = 1
     state_noise: bool = True
-    releases_noise: bool = True
     store_data: bool = True
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = lambda parameters: (
         torch.optim.SGD(parameters, lr=0.2)
     )
-    closes: bool = True
 
 
 @dataclass(frozen=True)
@@ -123,7 +115,7 @@ class Subject:
 def trained_with(folder: Path, plan: Plan, on: Subject, random: np.random.Generator) -> Trace:
     """Train and record."""
     network, size = on.network, len(on.data)
-    divisors = [f or (lambda _: float(on.batch)) for f in (plan.divisor, plan.stated_divisor)]
+    divisor_of = plan.divisor or (lambda _: float(on.batch))
     optimizer = plan.optimizer(network.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -138,41 +130,33 @@ def trained_with(folder: Path, plan: Plan, on: Subject, random: np.random.Genera
         recorder.declare(
             dataset_size=size,
             batch_size=on.batch,
-            sampling=plan.sampler,
+            sampling="poisson",
             steps=plan.steps,
             noise_multiplier=SIGMA,
         )
         loss_fn = recorder.wrap_loss(functional.cross_entropy)
         for step in range(plan.steps):
-            index = (
-                np.flatnonzero(random.random(size) < on.rate)
-                if plan.draw is None
-                else plan.draw(random, step)
-            )
-            divisor, stated_divisor = (own(len(index)) for own in divisors)
+            index = np.flatnonzero(random.random(size) < on.rate)
+            divisor = divisor_of(len(index))
             optimizer.zero_grad()
             for part in np.array_split(index, plan.micro):
-                recorder.batch(
-                    index=part, sampler=plan.sampler, rate=on.rate, divisor=stated_divisor
-                )
+                known = {"index": part, "sampler": "poisson", "rate": on.rate}
+                recorder.batch(**known, divisor=on.batch)
                 logits = network(plan.prepared(on.data[part], step))
                 (loss_fn(logits, on.labels[part], reduction="sum") / divisor).backward()
-            plan.after_backward(network, step)
             _noised(recorder, plan, on, step)
             optimizer.step()
             on.project(network)
             plan.after_projection(network, step)
-        if plan.closes:
-            recorder.close()
+        recorder.close()
     return read_trace(folder)
 
 
 def _noised(recorder: Recorder, plan: Plan, on: Subject, step: int) -> None:
     gradients = {name: p.grad for name, p in on.network.named_parameters() if name in on.stds}
-    stds = {name: plan.std_factor * std for name, std in on.stds.items()}
-    clean = {name: gradient.clone() for name, gradient in gradients.items()}
+    stds = on.stds
     recorder.gradients(clean=gradients)
-    generator = torch.Generator().manual_seed(plan.seed(step))
+    generator = torch.Generator().manual_seed(1000 + step)
     if plan.state_noise:
         stated = {name.rpartition(".")[0]: plan.stated_factor * std for name, std in stds.items()}
         recorder.noise(stated, generator=generator)
@@ -180,9 +164,6 @@ def _noised(recorder: Recorder, plan: Plan, on: Subject, step: int) -> None:
         drawn = stds[name] * torch.randn(gradient.shape, generator=generator)
         gradient.add_(plan.noise_of(name, step, drawn, stds[name]))
     recorder.gradients(noised=gradients)
-    if not plan.releases_noise:
-        for name, gradient in gradients.items():
-            gradient.copy_(clean[name])
 
 
 def array_of(tensor: Tensor) -> np.ndarray:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.audit_faults import SAMPLERS
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.draws import (
     Epochs,
@@ -106,6 +107,11 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
     assert np.min(found) > math.log(SHARE)
 
 
+def planted(name: str) -> Draw:
+    """A wrong sampler of the benchmark."""
+    return lambda random, step: SAMPLERS[name](random, POOL, BATCH, step)
+
+
 def poisson(random: np.random.Generator, _: int) -> np.ndarray:
     return np.flatnonzero(random.random(POOL) < RATE)
 
@@ -120,10 +126,6 @@ def fixed(random: np.random.Generator, _: int) -> np.ndarray:
 
 def with_some_always(draw: Draw) -> Draw:
     return lambda random, step: np.union1d(draw(random, step)[3:], np.arange(3))
-
-
-def from_a_fifth(random: np.random.Generator, _: int) -> np.ndarray:
-    return np.flatnonzero(random.random(POOL // 5) < 5 * RATE)
 
 
 def fixed_from_a_fifth(random: np.random.Generator, _: int) -> np.ndarray:
@@ -149,16 +151,6 @@ def one_half_then_the_other(random: np.random.Generator, step: int) -> np.ndarra
     return half * (step >= STEPS) + np.flatnonzero(random.random(half) < 2 * RATE)
 
 
-def shuffled_with_poisson_sizes(random: np.random.Generator, step: int) -> np.ndarray:
-    order = np.random.default_rng(step // 10).permutation(POOL)
-    start = BATCH * (step % 10)
-    return order[start : min(POOL, start + BATCH + (step * 7) % 13 - 6)]
-
-
-def alike_sizes(random: np.random.Generator, step: int) -> np.ndarray:
-    return random.choice(POOL, BATCH + step % 3 - 1, replace=False)
-
-
 def in_blocks(random: np.random.Generator, _: int) -> np.ndarray:
     """Ten examples together or not at all: sizes vary ten times too much."""
     return np.flatnonzero(np.repeat(random.random(POOL // 10) < RATE, 10))
@@ -173,24 +165,6 @@ def one_pair(random: np.random.Generator, step: int) -> np.ndarray:
     drawn = random.random(POOL) < RATE
     drawn[8] = drawn[9]
     return np.flatnonzero(drawn)
-
-
-def pairs(random: np.random.Generator, _: int) -> np.ndarray:
-    """Examples of one order, two and two."""
-    half = np.flatnonzero(random.random(POOL // 2) < RATE)
-    return np.random.default_rng(3).permutation(POOL)[np.concatenate([half, half + POOL // 2])]
-
-
-def antithetic(_: np.random.Generator, step: int) -> np.ndarray:
-    u = np.random.default_rng(step // 2).random(POOL)
-    return np.flatnonzero((1.0 - u if step % 2 else u) < RATE)
-
-
-def at_rates(*rates: float) -> Draw:
-    """Of equal parts of the data."""
-    return lambda random, _: np.flatnonzero(
-        random.random(POOL) < RATE * np.repeat(rates, POOL // len(rates))
-    )
 
 
 def every_eighth_never(random: np.random.Generator, _: int) -> np.ndarray:
@@ -235,20 +209,30 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
     ("way", "draw", "steps", "says"),
     [
         (POISSON, with_some_always(poisson), 20, "3 of 400 examples are in 20 or more of 20"),
-        (POISSON, from_a_fifth, 6, "examples"),
+        (POISSON, planted("all batches from a fifth of the data"), 6, "examples"),
         (POISSON, the_same_again(poisson), 4, "share"),
         (POISSON, one_half_then_the_other, 2 * STEPS, "share"),
-        (POISSON, shuffled_with_poisson_sizes, 20, "examples are in"),
-        (POISSON, alike_sizes, 20, "vary too little"),
+        (POISSON, planted("shuffled and cut, with Poisson sizes"), 20, "examples are in"),
+        (POISSON, planted("sizes that differ by one at most"), 20, "vary too little"),
         (POISSON, fixed, 20, "of one size"),
         (POISSON, in_blocks, 40, "probability"),
         (POISSON, by_ranks_of_one_seed, 50, "whose numbers differ by 200 are"),
         (POISSON, one_pair, 140, "1 examples are in the same"),
         (POISSON, lambda random, step: poisson(random, step)[:46], 200, "and none more"),
-        (POISSON, pairs, 20, "they come together"),
-        (POISSON, antithetic, 25, "shared by batches 1 steps apart"),
-        (POISSON, at_rates(2.2, 0.6, 0.6, 0.6), 10, "draws are from part 0 of 4"),
-        (POISSON, at_rates(*7 * [8 / 7], 0.0), 10, "0 draws are from part 7 of 8"),
+        (POISSON, planted("examples in pairs"), 20, "are together"),
+        (
+            POISSON,
+            planted("antithetic batches, two and two"),
+            25,
+            "shared by batches 1 steps apart",
+        ),
+        (
+            POISSON,
+            planted("a quarter of the data at 2.2 times the rate"),
+            10,
+            "draws are from part 0 of 4",
+        ),
+        (POISSON, planted("an eighth of the data never"), 10, "0 draws are from part 7 of 8"),
         (POISSON, without_a_label, 10, "0 draws are of the examples of label 2"),
         (POISSON, every_eighth_never, 10, "0 draws are of every 8th example, from 0 on"),
         (FIXED, with_some_always(fixed), 20, "3 of 400 examples are in 20 or more of 20"),
