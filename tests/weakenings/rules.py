@@ -50,6 +50,7 @@ STEPS = [
         "multiply_up(multiply_up(met, largest), largest)", "multiply_up(met, largest)"),
     _law("DivideByNorm", "centring:DivideByNormRule._radius", "divide_up(1.0, share)",
         "divide_up(0.5, share)"),
+    _law("DivideByNorm", "centring:DivideByNormRule._least", "np.min(down", "np.max(down"),
     _gradient("Embedding", "embedding:EmbeddingRule.reaches", "math.prod(self.before)", "1"),
     _law("Embedding", "embedding:EmbeddingRule.fact", "np.max(rows.hi", "np.min(rows.hi"),
     _law("Compare", "masks:CompareRule.fact", "(0.0, 1.0)", "(0.0, 0.5)"),
