@@ -70,9 +70,9 @@ def regularity(sums: FloatArray, where: str = "places") -> Iterator[ChanceTest]:
     even, uneven, degrees = map(float, sums)
     count = f"{degrees / 2.0:.0f} {where}"
     texts = (
-        f"its size varies too little between {count}: noise that is scaled to its deviation is not "
-        "Gaussian, and does not hide as much",
-        f"its size varies more between {count} than by chance",
+        f"its size varies too little between {count}: noise that is scaled to have exactly the "
+        "stated deviation is not Gaussian, and hides less",
+        f"its size varies more between {count} than chance explains",
     )
     for value, text in zip((even, uneven), texts, strict=True):
         chance = float(chi2.logsf(value, degrees)) if degrees else 0.0

@@ -242,8 +242,8 @@ def _message(run: RecordedRun, found: _Followed) -> str:
     lost = _longest(found.lost)
     if lost:
         text += (
-            f"; gaps: of {len(found.lost)} steps nothing shows what changed the weights, of at "
-            f"most {len(lost)} one after another (from step {lost[0]} to step {lost[-1]})"
+            f"; gaps: for {len(found.lost)} steps nothing shows what changed the weights; the "
+            f"longest gap has {len(lost)} steps (from step {lost[0]} to step {lost[-1]})"
         )
     return text
 
@@ -296,8 +296,8 @@ class _Rank:
         faults = list(self._compared(last.weights_after, start, place, step))
         if faults and self._resumed:
             self._found.reasons.setdefault(
-                f"the recording was interrupted before {self._run.name(step)}, whose weights are "
-                "those of no recorded step: what changed them is not known"
+                f"the recording was interrupted before {self._run.name(step)}, whose weights match "
+                "no recorded step: what changed them is not known"
             )
             return
         self._found.links += not faults
@@ -322,9 +322,9 @@ class _Rank:
                 key, _, parameter = name.partition("@")
                 place = f"between {self._run.name(last)} and {self._run.name(step)}"
                 yield _CHECK.failed(
-                    f"{key} of {parameter!r}, which {record.kind} keeps, changed {place}, by "
-                    f"{off:.4g} where rounding explains {slack:.2g}: what is not noised comes into "
-                    "later steps with it",
+                    f"{key} of {parameter!r}, a state of {record.kind}, changed {place}, by "
+                    f"{off:.4g} where rounding explains {slack:.2g}: it may carry values without "
+                    "noise into later steps",
                     f"{place}, {parameter}",
                     (off, slack),
                     remedy="let nothing but the optimizer change its state",
@@ -382,7 +382,7 @@ class _Rank:
             if name in self._kinds and is_projection(source, target, unit, slack):
                 self._found.projected += 1
                 continue
-            what = "what it was, and the optimizer does not train it"
+            what = "what it was, though the optimizer does not train it"
             if name in updates and step.optimizer is not None:
                 what = f"what {step.optimizer.kind} computes from its gradient"
             yield self._fault(

@@ -314,8 +314,8 @@ def _together(dataset: int, rate: float, members: Members, more: float) -> Chanc
     return _test(
         chances[least] + more,
         steps,
-        f"{found:.0f} examples are in the same {k} or more of {steps} batches as others are, and "
-        "in no others",
+        f"{found:.0f} examples are in the same batches as another example, and in no others ({k} "
+        f"or more of {steps} batches)",
         (found, 0.0),
         ": they come together, so that one reveals whether another is present",
     )

@@ -325,12 +325,12 @@ class CountedNoise:
         reach = math.sqrt(n * float(self.squares[1]))
         cosine = min(1.0, _less(self.total, self.total_slack) / reach) if reach > 0.0 else 0.0
         chance = beta.logcdf((1.0 - cosine) / 2.0, (n - 1) / 2.0, (n - 1) / 2.0) if n > 1 else 0.0
-        text = f"the noise has the mean {self.total / n:.3g} standard deviations, not 0"
+        text = f"the mean of the noise is {self.total / n:.3g} standard deviations, not 0"
         yield ChanceTest(_either(chance), text, numbers=(self.total / n, 0.0), kind="mean")
         root = math.sqrt(max(self.leaks, 1))
         leak = _less(self.leak, self.leak_slack) / root
         text = (
-            "the noise is correlated with the gradients that it hides: along them it has the mean "
+            "the noise is correlated with the gradients that it hides: its mean along them is "
             f"{self.leak / max(self.leaks, 1):.3g} standard deviations"
         )
         yield ChanceTest(_either(norm.logsf(leak)), text, numbers=(leak, 0.0), kind="leak")

@@ -191,7 +191,7 @@ def _faults(
         if off <= _ROUNDINGS * unit * length:
             continue
         plain = name in clean and _distance(a, exact(clean[name])) < _distance(a, n)
-        what = "the gradient without its noise" if plain else "something else than the noised one"
+        what = "the gradient without its noise" if plain else "a gradient other than the noised one"
         yield _CHECK.failed(
             f"{run.name(step)}, {name}: the optimizer applied {what}",
             f"{run.name(step)}, {name}",

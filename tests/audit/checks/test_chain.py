@@ -172,7 +172,7 @@ def test_gaps_are_stated_with_their_length(tmp_path: Path) -> None:
     (report,) = followed(tmp_path / "t", **plan).reports
     assert report.verdict is Verdict.PASS
     assert (
-        "gaps: of 9 steps nothing shows what changed the weights, of at most 5 one after another "
+        "gaps: for 9 steps nothing shows what changed the weights; the longest gap has 5 steps "
         "(from step 2 to step 6)" in report.message
     )
 
