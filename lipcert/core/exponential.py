@@ -47,12 +47,12 @@ def _directed(size: int, denominator: int, bits: int, side: int) -> tuple[int, i
         raise ValueError("the argument of exp is too large")
     halvings = max(0, (size << 6).bit_length() - denominator.bit_length() + 1)
     unit = bits + halvings + 16 + bits.bit_length()
-    r = side * ((side * size << unit) // (denominator << halvings))
-    total, term, n = 0, 1 << unit, 0
-    while term > (side < 0):
+    r = abs((side * size << unit) // (denominator << halvings))
+    total, term, n = 0, side << unit, 0
+    while term > 0 or term < -1:
         total, n = total + term, n + 1
-        term = side * ((side * term * r >> unit) // n)
+        term = (term * r >> unit) // n
     total += 2 * term
     for _ in range(halvings):
-        total = side * (side * total * total >> unit)
-    return total, 1 << unit
+        total = total * abs(total) >> unit
+    return abs(total), 1 << unit
