@@ -354,12 +354,17 @@ class Graph:
         if self.computed:
             names = ", ".join(map(repr, self.computed[:4]))
             layer, inside, tensor = self.computed[0].partition("parametrizations.")
-            where = f"(module.get_submodule({layer[:-1]!r}), {tensor.split('.')[0]!r})"
-            call = f"torch.nn.utils.parametrize.remove_parametrizations{where if inside else ''}"
+            call = "torch.nn.utils.parametrize.remove_parametrizations"
+            remedy = (
+                f"train plain weights ({call}(module.get_submodule({layer[:-1]!r}), "
+                f"{tensor.split('.')[0]!r}), before the optimizer is made)"
+                if inside
+                else "freeze them (requires_grad_(False)), or apply each to the data by itself, as "
+                "(x @ a) @ b does in place of x @ (a @ b)"
+            )
             raise NoVerdictError(
-                f"[LC319] the file computes weights from {names}, "
-                "which have bounds, but whose gradients are not measured; train plain weights "
-                f"({call}, before the optimizer is made), and export with {EXPORT}"
+                f"[LC319] the file computes weights from {names}, which have bounds, but whose "
+                f"gradients are not measured; {remedy}, and export with {EXPORT}"
             )
 
     @property
