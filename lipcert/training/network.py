@@ -136,7 +136,8 @@ UNLIKE: Final = (
     "behaves differently in training mode, or draws random numbers, as dropout inside an attention "
     "and dropped layers do: lipcert.training.make_trainable(module, mechanism) sets them to 0 in a "
     "copy, before the optimizer is made; in Hugging Face they are attention_probs_dropout_prob, "
-    "attention_dropout, attn_pdrop and drop_path_rate"
+    "attention_dropout, attn_pdrop, drop_path_rate and, of speech, layerdrop=0.0 and "
+    "apply_spec_augment=False"
 )
 _EXAMPLES: Final = 3
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
