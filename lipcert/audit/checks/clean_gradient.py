@@ -16,8 +16,10 @@ example was drawn. Compared: d, the distance of the two, with
 Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
 moved the gradient by at most 0.8 % in measurements, an eighth of what S allows every example at
 once. Between the two the check is inconclusive. It is not a statistical test; no proof bounds
-kinks. If the masks of dropout were not recorded, no replay gives that sum; its length is then
-compared with what n clipped gradients can add up to, and the rest is reported as unchecked.
+kinks. A tensor without a recorded gradient is frozen in that step; `released` looks at what is
+applied without noise. If the masks of dropout were not recorded, no replay gives that sum; its
+length is then compared with what n clipped gradients can add up to, and the rest is reported as
+unchecked.
 A difference by one factor is recognised: r, the distance from the nearest multiple α of the sum, is
 what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) indicates a wrong divisor. If α is
 above 1, each example contributes α times what the account assumes.
@@ -32,11 +34,12 @@ factors as entries explain anything, kinks included; and batches of at most 2²�
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
 from lipcert.audit.checks.recorded_run import (
     FEW,
@@ -45,6 +48,7 @@ from lipcert.audit.checks.recorded_run import (
     RecordedRun,
     Release,
     decay_of,
+    exact,
     norm_of,
     releases,
     run_check,
@@ -139,9 +143,7 @@ def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:
 
 def _of_nothing(release: Release, clean: Blob) -> CheckReport:
     """Check the gradient of an empty batch, which must be 0."""
-    length = norm_of(
-        np.concatenate([np.ravel(x) for x in clean.tensors().values()] or [np.zeros(1)])
-    )
+    length = math.hypot(*(norm_of(exact(x)) for x in clean.tensors().values()))
     what = f"the clean gradient of the empty batch of {release.name}"
     if length == 0.0:
         return _CHECK.passed(f"{what} is 0", release.name, (length, 0.0))
@@ -173,31 +175,30 @@ class _Distance:
 
 
 def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> _Distance:
-    first = release.batches[0]
-    weights = run.weights(first.name)
-    clips = clips_of(run, run.claims)
-    exact = Gradients(run.claims, weights, run.device, decay=decay, clips=clips)
-    passes = _passes(exact, release)
+    first, snapshot = release.batches[0], clean.tensors()
+    weights, claims = run.weights(first.name), _of_tensors(run, snapshot)
+    clips = clips_of(run, claims)
+    precise = Gradients(claims, weights, run.device, decay=decay, clips=clips)
+    passes = _passes(precise, release)
     used = stored = None
     if (arithmetic := first.step.arithmetic) is not None:
         convolves = any(isinstance(node.op, Conv) for node in run.graph.nodes)
         used, stored = arithmetic.products(convolves=convolves), arithmetic.stored
-    own = _comparable(used, run.device)
+    own = used if used and (used, run.device) != (Precision.TF32, "cpu") else Precision.FLOAT32
     ours = _flat(run, _total(passes))
     near, rounded = passes, ours
     if own is not Precision.FLOAT64:
-        rough = Gradients(run.claims, weights, run.device, own, decay, clips=clips)
+        rough = Gradients(claims, weights, run.device, own, decay, clips=clips)
         near = _passes(rough, release)
         rounded = _flat(run, _total(near))
-    snapshot = clean.tensors()
     recorded = {
         name: match.numbers(snapshot)
         for name, match in run.names.items()
         if match.recorded in snapshot
     }
     theirs = _flat(run, recorded)
-    known = {match.recorded for match in run.names.values()}
-    extra = [name for name, item in snapshot.items() if name not in known and np.any(item)]
+    extra = snapshot.keys() - {match.recorded for match in run.names.values()}
+    extra = {name for name in extra if np.any(snapshot[name])}
     lengths = sum(float(np.sum(joint([*p.contributions().values()]).norm)) for p in passes)
     roundings = len(release.batches) + (0 if used in (None, own) else _UNSEEN)
     share = release.examples * (stored or own).unit + roundings * (used or own).unit
@@ -205,8 +206,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     alpha = float(theirs @ ours) / square if (square := float(ours @ ours)) > 0.0 else 1.0
     d = norm_of(theirs - ours)
     a = _FACTOR * norm_of(rounded - ours) + share * added + sum(part.clip_slack() for part in near)
-    residual = norm_of(theirs - alpha * ours)
-    is_factor = abs(alpha - 1.0) * norm_of(ours) > _FACTOR * (residual + a)
+    is_factor = abs(alpha - 1.0) * norm_of(ours) > _FACTOR * (norm_of(theirs - alpha * ours) + a)
     is_explained = d <= a or is_factor or extra
     return _Distance(
         d=d,
@@ -215,7 +215,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
         added=added,
         alpha=alpha,
         is_factor=is_factor,
-        extra=tuple(extra),
+        extra=tuple(sorted(extra)),
         heaviest=None if is_explained else _heaviest(run, passes, theirs, d, a),
     )
 
@@ -298,11 +298,13 @@ def _report(release: Release, found: _Distance) -> CheckReport:
     return check.failed(message, release.name, (d, a), verdict=verdict, remedy=remedy)
 
 
-def _comparable(used: Precision | None, device: str) -> Precision:
-    """Return the precision for the second computation, one that this device supports."""
-    if used is None or (used is Precision.TF32 and device == "cpu"):
-        return Precision.FLOAT32
-    return used
+def _of_tensors(run: RecordedRun, snapshot: Mapping[str, object]) -> Claims:
+    """Return the claims of recorded tensors; others are frozen in this step, and not clipped."""
+    shown = {name for name, match in run.names.items() if match.recorded in snapshot}
+    parts = [tuple(n for n in group.parameters if n in shown) for group in run.claims.groups]
+    groups = zip(run.claims.groups, parts, strict=True)
+    found = tuple(replace(group, parameters=part) for group, part in groups)
+    return replace(run.claims, groups=found) if all(parts) else run.claims
 
 
 def _passes(gradients: Gradients, release: Release) -> list[Pass]:
