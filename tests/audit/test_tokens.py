@@ -20,6 +20,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.core.certificate import read_certificate
 from lipcert.core.losses.base import NO_LABEL
 from lipcert.core.rules.facts import Fact
+from lipcert.core.text import texts
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import checked_labels
 from lipcert.importer.load import load_model
@@ -130,8 +131,8 @@ def test_an_attack_comes_close_to_the_bounds_and_does_not_exceed_them(
 def test_a_certificate_states_the_loss_and_gives_it_back(path: Path) -> None:
     issued = certify(load_model(path), settings(clip_norm=1.0, mechanism="gradient-clipping"))
     certificate = read_certificate(issued.data)
-    (stated,) = (item for item in certificate.assumptions if item.id == "A-LOSS")
-    assert "the mean over all tokens, those without label (-100) as 0" in stated.text
+    stated = texts(certificate.assumptions)["A-LOSS"]
+    assert "the mean over all tokens, those without label (-100) as 0" in stated
     assert settings_of(certificate, path).per_token == "mean"
     assert settings_of(certificate, path).class_axis == "last"
 

@@ -200,6 +200,8 @@ def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> Non
         steps=steps,
         plan=None,
         trace=SimpleNamespace(ranks=()),
+        tensors=SimpleNamespace(data=None),
+        graph=SimpleNamespace(input_shape=()),
         settings=SimpleNamespace(
             sampling=sampling.value,
             sampling_rate=None,
