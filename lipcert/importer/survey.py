@@ -27,7 +27,8 @@ _PLAIN: Final = "write the layer in plain operators, or report the file"
 _SMOOTH: Final = "export the network before quantisation or without its discrete head"
 _REPAIR: Final = (
     "−∞ may only mask the scores of softmax(scores + mask)·values, where it has to let every query"
-    " see a token, such as itself; repair the rest"
+    " see a token, such as itself; compute what depends on no input (distances of tokens in T5,"
+    " whose log 0 a Where leaves out) before the export, and keep it in a buffer; repair the rest"
 )
 _FIXED_BATCH: Final = "take sizes from shapes only, or export with a fixed batch size of 1"
 ACROSS: Final = "use a layer that treats every example separately"

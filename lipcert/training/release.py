@@ -4,8 +4,8 @@
 
 `Release` hooks the step of any optimizer, so that it steps along noised gradients of a batch.
 Invariants: the ledger counts a release before it is made, and the optimizer never sees a gradient
-without noise; a parameter without a gradient gets one that is only noise, so that an empty batch
-looks like any other.
+without noise, except for zeros in place of one that is proved to be 0; a parameter without a
+gradient gets one that is only noise, so that an empty batch looks like any other.
 
 The noise comes from a counter-based generator (Philox) whose key is taken from the operating
 system. torch's own generator on a CPU uses only 32 bits of its seed, few enough to try them all. On
@@ -188,7 +188,7 @@ class Release:
             }
             self._assemble(stds)
             self.hooks.stepping()
-            gradients = self._counted()
+            gradients = self._counted(stds)
             self._add_noise(gradients, stds, calibration)
 
     def _refuse(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -213,9 +213,11 @@ class Release:
             held = {"the weights": weights, "the noise": noise}
             self.world.assemble(self.ledger.releases, held)
 
-    def _counted(self) -> Mapping[str, Tensor]:
+    def _counted(self, stds: Mapping[str, float]) -> Mapping[str, Tensor]:
         """Count the release, then return the clean gradient of all ranks.
 
+        A gradient that gets no noise is proved to be 0, and is replaced by 0: what rounding leaves
+        of it shows examples, and an optimizer may divide by its size.
         The first rank writes the ledger, and only then contributes to the sum: so no rank has the
         sum of a release that is not written down, whatever ends the first rank.
         """
@@ -223,6 +225,9 @@ class Release:
         gradients = with_gradients(self.trained)
         self.world.total(gradients.values(), step)
         torch._foreach_div_(list(gradients.values()), self.divisor)
+        for name, gradient in gradients.items():
+            if stds[name] == 0.0:
+                gradient.zero_()
         return gradients
 
     def _add_noise(

@@ -4,27 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from lipcert.audit.job import Job
 from lipcert.audit.records import AuditReport, Verdict
-from lipcert.audit.run import audit
 from lipcert.audit.trace.reading import read_trace
-from lipcert.settings.settings import Settings
-from tests.training.runs import EXAMPLES, data, private_run, train
+from lipcert.training import Loss, WeightClipping
+from lipcert.verbs import audit
+from tests.training.runs import CLASSES, EXAMPLES, FEATURES, data, private_run, train
 
 
-def audited(run: Path, file: Path | None) -> AuditReport:
-    certificate = str(run / "model.lipcert.json")
-    job = Job(
-        str(run / "model.onnx"),
-        Settings(),
-        certificate=certificate,
-        trace=str(run / "trace"),
-        data=None if file is None else str(file),
-    )
-    report = audit(job)
-    assert report is not None
-    return report
+def audited(run: Path, data: object) -> AuditReport:
+    return audit(run / "model.lipcert.json", trace=str(run / "trace"), data=data)
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +78,28 @@ def test_without_the_key_the_data_set_is_no_pass(run: Path, tmp_path: Path) -> N
         kept.rename(key)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert any("put it back" in reason for reason in report.reasons)
+
+
+class Faint(nn.Linear):
+    """Reads also what is below 0 but for rounding up: 4·0.7 − 3 units of 2⁻²³, at x = 1."""
+
+    def __init__(self) -> None:
+        super().__init__(FEATURES, CLASSES)
+        self.faint = nn.Linear(FEATURES, CLASSES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        part, most = 0.7 * 2.0**-23, 1.0 + 3.0 * 2.0**-23
+        logits: Tensor = self.faint((x + part + part + part + part - most).relu())
+        return logits + super().forward(x)
+
+
+def test_what_rounding_leaves_of_a_gradient_of_0_is_not_released(tmp_path: Path) -> None:
+    examples = TensorDataset(torch.ones(EXAMPLES, FEATURES), data().tensors[1])
+    (weight,) = torch.autograd.grad((net := Faint())(examples.tensors[0]).sum(), net.faint.weight)
+    assert weight.any()
+    mechanism = WeightClipping(radius=1.0, bias_norm=1.0, loss=Loss(), input_box=(0.0, 1.0))
+    with private_run(tmp_path, mechanism, network=Faint, examples=examples) as private:
+        before = private.model.get_parameter("faint.weight").detach().clone()
+        train(private)
+    assert torch.equal(private.model.get_parameter("faint.weight"), before)
+    assert audited(tmp_path, examples.tensors).verdict is Verdict.PASS

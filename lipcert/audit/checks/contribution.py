@@ -80,6 +80,13 @@ class _Excess:
     violating: int
     examples: int
 
+    @property
+    def ratio(self) -> float:
+        """The measured share of what is expected; of 0, infinite unless it is rounding."""
+        if self.expected:
+            return self.measured / self.expected
+        return math.inf if self.violating else 0.0
+
 
 def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | str]:
     """Yield the excess of each comparison; sentences for what the step does not record."""
@@ -199,8 +206,8 @@ def _together(parts: list[Measured]) -> Measured:
 
 
 def _report(found: list[_Excess], kind: str) -> CheckReport:
-    worst = max(found, key=lambda item: (item.violating > 0, item.measured / item.expected))
-    ratio, numbers = worst.measured / worst.expected, (worst.measured, worst.expected)
+    worst = max(found, key=lambda item: (item.violating > 0, item.ratio))
+    ratio, numbers = worst.ratio, (worst.measured, worst.expected)
     if kind == "claim":
         what = f"{worst.measured:.6g} to the quantity that is noised, {ratio:.4g} of the claimed"
         what += f" sensitivity {worst.expected:.6g} of one gradient"
