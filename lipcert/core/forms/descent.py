@@ -164,8 +164,8 @@ def inequality_of(edges: Sequence[Edge], size: int) -> tuple[Array, Array] | Non
     if plain is None or largest is None:
         return None
     above = largest.matrix(t, unsigned=True)
-    terms = plain.total + 2 * sum(len(edge.link.entries.lo) + 8 for edge in edges)
-    error = above * (terms * 2.0**-50) + stretch**2 * float(np.max(t, initial=1.0)) * 2.0**-970
+    n = plain.total + len(plain.bottom.rows) + 2 * sum(len(e.link.entries.lo) + 8 for e in edges)
+    error = above * (n * 2.0**-50) + stretch**2 * float(np.max(t, initial=1.0)) * 2.0**-970
     if not all(_is_exact(edge.link) for edge in edges):
         least = descent_of(edges, size, lambda entries: np.abs(middle(entries)))
         error += above if least is None else above - least.matrix(t, unsigned=True)
