@@ -1,1 +1,1 @@
-"""From an untrusted ONNX file to a verified `Graph`; protobuf stops here."""
+"""Importer: turn an untrusted ONNX file into a verified `Graph`; protobuf stays in this folder."""

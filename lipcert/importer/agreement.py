@@ -1,4 +1,4 @@
-"""Agreement: the program that the core reads in a file computes what onnxruntime computes.
+"""Agreement: check that the program the core reads in a file computes what onnxruntime computes.
 
 It compares all tensors of the file that the program names, for one example at a time, and every
 output for several examples at once; for a file with a fixed batch, the outputs for a batch of that
@@ -31,22 +31,22 @@ from lipcert.importer.runtime import RunFailure, Runtime
 Array: TypeAlias = npt.NDArray[Any]
 _SEED: Final = 20_250_301
 _ALONE: Final = 2
-"""examples of which all tensors are compared"""
+"""Number of examples for which all tensors are compared."""
 _TOGETHER: Final = 3
 _SHARE: Final = {"float32": 1e-4, "float16": 1e-2}
-"""of the largest number, by the arithmetic of the file"""
+"""Tolerance as a share of the largest number, by the floating-point type of the file."""
 _LOSSES: Final = 32.0
-"""times what the program loses in that arithmetic"""
+"""Tolerance as a multiple of the rounding error of the program in that type."""
 _REWRITTEN_SHARE: Final = 1e-6
-"""of the largest number, where both sides compute in float64"""
+"""Tolerance as a share of the largest number, where both sides compute in float64."""
 _REMEDY: Final = "report this file; the bounds would describe another function"
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Examples with ‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared.
+    """The declared inputs: ‖x‖₂ ≤ input_norm and every entry in input_box, if declared.
 
-    parts: those of several inputs that have domains of their own, by name.
+    parts: the domains of those inputs that have their own, by name, for networks of several inputs.
     """
 
     input_norm: float | None = None
@@ -54,14 +54,14 @@ class Domain:
     parts: Mapping[str, Domain] = field(default_factory=dict)
 
     def of(self, name: str) -> Domain:
-        """Of one of several inputs: its own, or this one."""
+        """Return the domain of an input: its own if it has one, else this one."""
         return self.parts.get(name, self)
 
     def draws(self, shape: Shape, count: int, ids: int | None = None) -> Array:
-        """Examples [count, *shape], in turn from all over the domain and from its rim.
+        """Return examples [count, *shape], some inside the domain and some on its boundary.
 
-        Where nothing is declared they are of ordinary size, most of them without negative entries,
-        for which some functions are not defined. ids: as of a `Program`.
+        Without a declared domain they are of ordinary size, and most have no negative entries, for
+        which some functions are undefined. ids: as in `Program`.
         """
         generator = np.random.default_rng(_SEED)
         if ids is not None:
@@ -82,7 +82,7 @@ class Domain:
 
 
 def _within(example: Array, middle: float, radius: float, *, fill: bool) -> Array:
-    """Drawn towards a tensor of this number until it is short enough; fill: or away from it."""
+    """Move the example towards a constant tensor until its norm fits; fill: also away from it."""
     away = example - middle
     length = float(np.linalg.norm(away))
     room = radius - float(np.linalg.norm(np.full_like(example, middle)))
@@ -98,9 +98,17 @@ def check_agreement(
     domain: Domain,
     rewritten: Program | None = None,
 ) -> Verification:
-    """Compare a reading with onnxruntime on examples of a domain; and `rewritten` with it.
+    """Compare a reading with onnxruntime on examples of a domain, and `rewritten` with it.
 
-    proto, folder: the message that was read, and where its external data lie.
+    Args:
+        read: what the core reads in the file.
+        proto: the message that was read.
+        folder: the folder with its external data.
+        domain: the inputs from which examples are drawn.
+        rewritten: the program of the rewritten model, if audits and training run another one.
+
+    Raises:
+        UnsupportedModelError: LC025 or LC013 if they disagree.
     """
     try:
         comparison = _Comparison(read, proto, folder, domain)
@@ -116,7 +124,7 @@ def check_agreement(
 
 @dataclass(slots=True, eq=False)
 class _Comparison:
-    """largest: difference of outputs so far, over 1 + the largest number of the output."""
+    """One comparison. largest: the largest output difference so far, over 1 + max |output|."""
 
     read: Reading
     proto: ModelProto
@@ -137,7 +145,7 @@ class _Comparison:
         self.coarse = "float16" if is_narrow else "float32"
 
     def usable(self) -> list[tuple[Array, Array]]:
-        """The examples that the network is defined at, with its outputs; at least one."""
+        """Return the examples at which the network is defined, with its outputs; at least one."""
         count = _count(self.read)
         drawn = _TOGETHER if count is None else min(max(count, _ALONE), _TOGETHER)
         usable = [
@@ -156,7 +164,7 @@ class _Comparison:
         return usable
 
     def _drawn(self, count: int) -> Array:
-        """So many examples, as numbers of the types of the inputs."""
+        """Draw this many examples, in the dtypes of the inputs."""
         program, dtypes = self.read.program, self.run.dtypes
         if not program.parts:
             drawn = self.domain.draws(program.shapes[program.input], count, program.ids)
@@ -168,7 +176,7 @@ class _Comparison:
         return np.concatenate([part.astype(np.float64).reshape(count, 1, -1) for part in parts], 2)
 
     def _fed(self, examples: Sequence[Array]) -> dict[str, Array]:
-        """The inputs of the file for a batch of examples of the program."""
+        """Return the inputs of the file for a batch of the program's examples."""
         program = self.read.program
         place = program.place and Place(0)
         return {
@@ -181,7 +189,7 @@ class _Comparison:
         }
 
     def _alone(self, example: Array, tensors: Mapping[str, tuple[str, str]]) -> Array | None:
-        """The output, after these tensors of the file were compared; None outside of the domain."""
+        """Compare these tensors of the file and return the output; None where it is undefined."""
         names = list(dict.fromkeys([*tensors, *self.read.outputs])) if tensors else []
         found = self.run(self._fed([example]), names) if names else []
         theirs = dict(zip(names, found, strict=True))
@@ -192,7 +200,7 @@ class _Comparison:
         return self._tried(at)
 
     def _tried(self, compare: Callable[[str], Array | None]) -> Array | None:
-        """A comparison without what rounding explains, and again with that where it fails."""
+        """Compare strictly; if that fails, compare again with an allowance for rounding."""
         try:
             return compare("float64")
         except UnsupportedModelError:
@@ -201,7 +209,7 @@ class _Comparison:
     def _compared(
         self, example: Array, theirs: Mapping[str, Array], arithmetic: str
     ) -> Array | None:
-        """The output in float64. arithmetic: in which the program shows what rounding does."""
+        """Compare tensors and return the float64 output. arithmetic: in which rounding shows."""
         program, rest = self.read.program, dict(theirs)
         exact = values(program, example)
         rounded = exact if arithmetic == "float64" else values(program, example, arithmetic)
@@ -226,7 +234,7 @@ class _Comparison:
         return output if output is not None and np.isfinite(output).any() else None
 
     def _together(self, usable: Sequence[tuple[Array, Array]], places: Sequence[int]) -> None:
-        """Every output for several of the usable examples at once."""
+        """Compare every output for several of the usable examples in one batch."""
         program = self.read.program
         theirs = self.run(self._fed([usable[at][0] for at in places]), self.read.outputs)
         ours = self._batches([usable[at][1] for at in places])
@@ -246,7 +254,7 @@ class _Comparison:
             self._record(*found)
 
     def _parts(self, output: Array) -> list[Array]:
-        """The outputs of the file for one example, from that of the program."""
+        """Split the program's output for one example into the outputs of the file."""
         heads = self.read.program.heads
         if not heads:
             return [output]
@@ -255,21 +263,21 @@ class _Comparison:
         return [part.reshape(head.shape) for part, head in zip(parts, heads, strict=True)]
 
     def _batches(self, outputs: Sequence[Array]) -> list[Array]:
-        """The outputs of the file for a batch, from that of the program for each example."""
+        """Combine the program's outputs for single examples into the file's outputs for a batch."""
         program = self.read.program
         places = [head.place for head in program.heads] or [program.place]
         parts = zip(*map(self._parts, outputs), strict=True)
         return [_joined(part, place) for part, place in zip(parts, places, strict=True)]
 
     def _record(self, theirs: Array | None, ours: Array) -> None:
-        """How far an output is from that of onnxruntime, where both are numbers."""
+        """Record how far an output is from that of onnxruntime, where both are finite."""
         if theirs is not None and theirs.shape == ours.shape:
             usual = np.isfinite(ours) & np.isfinite(theirs)
             gap, size = _largest(theirs - ours, usual), _largest(ours, usual)
             self.largest = max(self.largest, gap / (1.0 + size))
 
     def _difference(self, theirs: Array, ours: Array, lossy: Array) -> str:
-        """How onnxruntime differs, or nothing; where float32 overflows nothing is compared."""
+        """Say how onnxruntime differs, or return ""; entries that overflow float32 are skipped."""
         if theirs.shape != ours.shape:
             return f"has the shape {list(theirs.shape)} in onnxruntime, not {list(ours.shape)}"
         usual = np.isfinite(ours)
@@ -284,7 +292,7 @@ class _Comparison:
 
 
 def _check_rewritten(program: Program, example: Array, output: Array) -> None:
-    """Hold the program of a rewritten model against the output of that of the file, in float64."""
+    """Compare the program of a rewritten model with the output of the file's, in float64."""
     found = output_of(program, example)
     reason = f"has an output of shape {list(found.shape)}, not {list(output.shape)}"
     if found.shape == output.shape:
@@ -298,12 +306,12 @@ def _check_rewritten(program: Program, example: Array, output: Array) -> None:
 
 
 def _largest(numbers: Array, usual: Array) -> float:
-    """The largest magnitude among the usual numbers; NaN if one of them is NaN."""
+    """Return the largest magnitude among the finite numbers; NaN if one of them is NaN."""
     return float(np.max(np.abs(numbers), where=usual, initial=0.0))
 
 
 def _count(read: Reading) -> int | None:
-    """How many examples the file holds, None for any number."""
+    """Return how many examples the file holds; None for any number."""
     program = read.program
     name = program.inputs[0]
     source = next(item for item in read.model.inputs if item.name == name)
@@ -312,7 +320,7 @@ def _count(read: Reading) -> int | None:
 
 
 def _tensors_of_the_file(read: Reading) -> Mapping[str, tuple[str, str]]:
-    """The values of the program that the file names, with name and operator of their nodes."""
+    """Map values of the program that the file names to name and operator of their nodes."""
     return {
         name: (node.name, node.op_type)
         for node in read.model.nodes
@@ -322,7 +330,7 @@ def _tensors_of_the_file(read: Reading) -> Mapping[str, tuple[str, str]]:
 
 
 def _joined(parts: Any, place: Place | None) -> Array:
-    """The tensor of a batch, from those of its examples; without a place there is one example."""
+    """Join the tensors of single examples into a batch; without a place there is one example."""
     if place is None:
         (part,) = parts
         return np.asarray(part)

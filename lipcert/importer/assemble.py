@@ -1,9 +1,9 @@
-"""Assemble: from a checked model to a graph, and what its user must know about it.
+"""Assemble: turn a checked model into a graph, with notes on what its user must know.
 
     Model → provenance → one initializer for each parameter → Program → Graph
 
-Operators are understood by the core alone; here it is decided which tensors training changes.
-Invariant: the same model gives the same graph, in this process or another.
+The core alone interprets operators; this module decides which tensors training changes.
+Invariant: the same model gives the same graph, in every process.
 """
 
 import math
@@ -89,27 +89,31 @@ _PROVED_FIXED: Final = (
 _WEIGHED: Final = frozenset(
     {"Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "Loop", "MatMul", "RNN"}
 )
-"""operators whose weights are part of any network that ends behind them"""
+"""Operators with weights: a network that ends behind one includes its weights."""
 _CHOOSING: Final = frozenset(
     {"ArgMax", "ArgMin", "Binarizer", "Hardmax", "LinearClassifier", "NonMaxSuppression", "TopK"}
     | {"SVMClassifier", "TreeEnsembleClassifier", "ZipMap"}
 )
-"""operators whose first output jumps, or names what it reads; of TopK the second one"""
+"""Operators whose first output (the second for TopK) jumps, or names what was read."""
 _RENAMING: Final = frozenset(
     {"ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "LabelEncoder", "Reshape"}
     | {"Squeeze"}
 )
-"""operators that move what others choose, or give it a name"""
+"""Operators that move or rename what another operator has chosen."""
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
-"""operators that spell nothing"""
+"""Operators that are left out of the list of nodes that spell a layer."""
 
 
 def assemble(
     stored: Model, path: str, outputs: Sequence[str], verify: Verify, *, as_exported: bool
 ) -> ImportedModel:
-    """Translate the model in a file; the other arguments are those of `load_model`.
+    """Turn the model in a file into a graph. The other arguments are those of `load_model`.
 
-    verify: what compares the reading of the file, and the program of the graph, with onnxruntime.
+    verify: compares the reading of the file, and the program of the graph, with onnxruntime.
+
+    Raises:
+        UsageError: if the model lacks a requested output.
+        UnsupportedModelError: with all reasons for which the model is refused.
     """
     held, stored = stored.initializers, with_cells(stored)
     file = followed(stored)
@@ -177,19 +181,19 @@ def assemble(
 
 
 def _left(found: Computed) -> dict[str, Tensor]:
-    """The tensors of the file, without what its nodes compute from them."""
+    """Return the tensors of the file, without those that its nodes compute from others."""
     return {name: item for name, item in tensors(found.model).items() if name not in found.names}
 
 
 def _readers(model: Model, needed: Sequence[Node]) -> Iterator[NotedNode]:
-    """The nodes of the file, with the tensors that they read in the model."""
+    """Yield the nodes of the file, with the tensors that they read in the model."""
     read = {node.outputs[0]: frozenset(node.inputs) for node in model.nodes}
     for node in needed:
         yield NotedNode(node, read.get(node.outputs[0], frozenset()))
 
 
 def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[Input]]:
-    """The outputs and the inputs that lead to them, or every reason why they are not read."""
+    """Return the outputs, and the inputs they depend on, or raise every reason for a refusal."""
     targets, is_chosen = file.outputs, False
     sources, found = list[Input](), list[Refusal]()
     try:
@@ -201,7 +205,7 @@ def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[In
     if found:
         each = [targets] if is_chosen else [(output,) for output in targets]
         against = [list(operator_refusals(file, names)) for names in each]
-        if all(against):  # where one output is free, what stands against others is no reason
+        if all(against):  # if one output has no reason, those of the others do not count
             found += (item for items in against for item in items)
         refusals = [*training_refusals(file), *found, *_earlier(file, targets)]
         raise UnsupportedModelError(distinct(refusals))
@@ -209,7 +213,7 @@ def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[In
 
 
 def _earlier(file: Model, outputs: Sequence[str]) -> Iterator[Refusal]:
-    """The value from which a tail that chooses, such as an `ArgMax`, computes the outputs."""
+    """Suggest the value from which a last part that chooses, such as `ArgMax`, is computed."""
     chooses = False
     for node in reversed(needed_nodes(file, *outputs)):
         if node.op_type in _WEIGHED:
@@ -224,9 +228,9 @@ def _earlier(file: Model, outputs: Sequence[str]) -> Iterator[Refusal]:
 
 
 def _program(file: Model, model: Model, source: Input, outputs: Sequence[str]) -> Program:
-    """What the core makes of a model, or everything that stands against it.
+    """Return the program of a model, or raise every reason why there is none.
 
-    The model may have been rewritten, unlike the file.
+    The model may have been rewritten; the file was not.
     """
     found = list(training_refusals(file))
     error = None
@@ -244,7 +248,7 @@ def _program(file: Model, model: Model, source: Input, outputs: Sequence[str]) -
 
 
 def _check_apart(model: Model, program: Program, source: Input) -> None:
-    """Refuse sums and sorts along the axis of a batch of 1, whose size in training is unknown."""
+    """Refuse sums and sorts over a batch axis of size 1, whose size in training is unknown."""
     if program.place is not None or (source.dims or ("",))[0] != 1:
         return
     for step in program.steps:
@@ -258,7 +262,7 @@ def _check_apart(model: Model, program: Program, source: Input) -> None:
 
 
 def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
-    """The initializers that training may change; scales of quantised numbers are not among them."""
+    """Return the initializers that training may change, without scales of quantised numbers."""
     scales = scales_of_quantised(model)
     return frozenset(
         name
@@ -283,7 +287,7 @@ def _warning(code: str, message: str, remedy: str, node: str = "") -> Diagnostic
 
 
 def _batch_notes(program: Program, source: Input) -> Iterator[Diagnostic]:
-    """LC021 where the file holds one example, LC022 where it fixes how many."""
+    """Yield LC021 if the file holds a single example, LC022 if it fixes the batch size."""
     first = (source.dims or ("",))[0]
     if program.place is None:
         message = (
@@ -300,7 +304,7 @@ def _batch_notes(program: Program, source: Input) -> Iterator[Diagnostic]:
 
 
 def _macros(model: Model, program: Program) -> Iterator[MacroLayer]:
-    """The steps that several nodes of the file spell."""
+    """Yield the layers that several nodes of the file spell out."""
     makers = {name: at for at, node in enumerate(model.nodes) for name in node.outputs if name}
     for step in program.steps:
         kind, last = _kind(step.op), model.nodes[step.node]
@@ -318,7 +322,7 @@ def _macros(model: Model, program: Program) -> Iterator[MacroLayer]:
 
 
 def _kind(op: Op) -> str:
-    """What a layer is called that exporters spell; "" for others."""
+    """Return the name of a layer that exporters spell out; "" for others."""
     match op:
         case Activation("gelu" | "gelu_tanh"):
             return "Gelu"
@@ -340,17 +344,17 @@ def _kind(op: Op) -> str:
 
 
 def _meant(asked: str, outputs: Sequence[str], listed: str) -> str:
-    """What may be meant by a name that no output has: the file to write, as in other tools."""
+    """Suggest what an unknown output name may mean, such as the file to write (-o)."""
     if PurePath(asked).suffix.lstrip(".").isalpha():
         return f"did you mean -o {asked}, the file to write? The outputs of the model are: {listed}"
     return nearest(asked, outputs) or f"known: {listed} (-o names the file to write)"
 
 
 def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
-    """The outputs asked for; otherwise the only one that no other output is computed from.
+    """Return the requested outputs, or else the one that no other output is computed from.
 
-    Those that choose, as labels of classes do, or copy, are left aside where there are others; for
-    a ZipMap, which gives names to the columns of scores, stands the tensor of the scores.
+    Outputs that choose (class labels) or copy are ignored if there are others. A ZipMap, which
+    names the columns of scores, is replaced by the tensor of the scores.
     """
     outputs = model.outputs
     listed = ", ".join(repr(name) for name in outputs[:8])
@@ -369,15 +373,15 @@ def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def _final_outputs(model: Model, outputs: Sequence[str]) -> list[str]:
-    """The outputs from which no other one is computed."""
+    """Return the outputs from which no other one is computed."""
     read = {name for node in needed_nodes(model, *outputs) for name in node.inputs}
     return [name for name in outputs if name not in read]
 
 
 def _scores(model: Model) -> list[str]:
-    """The outputs that do not choose, copy an input or hold constants.
+    """Return the outputs that do not choose, copy an input or hold constants.
 
-    Without any, the tensors of which a ZipMap names the columns, where there are other outputs.
+    If there are none, return the tensors whose columns a ZipMap names, if there are other outputs.
     """
     makers = {name: node for node in model.nodes for name in node.outputs}
     data = {item.name for item in model.inputs}
@@ -397,7 +401,7 @@ def _scores(model: Model) -> list[str]:
 
 
 def _output_notes(model: Model, targets: Sequence[str]) -> Iterator[Diagnostic]:
-    """LC012 where the file has further outputs: the loss is assumed not to read them."""
+    """Yield LC012 if the file has further outputs: the loss is assumed not to read them."""
     others = [name for name in model.outputs if name not in targets]
     if not others:
         return
@@ -418,7 +422,7 @@ def _inputs(model: Model, outputs: Sequence[str]) -> list[Input]:
 
 
 def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterator[Diagnostic]:
-    """LC009 where parameters of the file are not what is trained, or said to be so."""
+    """Yield LC009 if parameters of the file are not those that are trained, or may not be."""
     missing, unseen = marks.missing, marks.unseen
     trained = {name: item.folded for name, item in graph.parameters.items() if item.trainable}
     folded = sorted(name for name, is_folded in trained.items() if is_folded)
@@ -434,7 +438,7 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterato
 
 
 def _number_notes(trained: Trained, graph: Graph, model: Model) -> Iterator[Diagnostic]:
-    """LC027 where tensors that might be trained are numbers of a formula, or quantised."""
+    """Yield LC027 if tensors that may be trained are taken for fixed numbers, or quantised."""
     nodes = tuple(dequantised(model))
     scales = {name for node in nodes for name in node.inputs[1:2]}
     numbers = [name for name in trained.numbers if name not in {*graph.parameters, *scales}]
@@ -457,7 +461,7 @@ def _number_notes(trained: Trained, graph: Graph, model: Model) -> Iterator[Diag
 def _name_notes(
     model: Model, provenance: Provenance, shared: Sequence[str], graph: Graph
 ) -> Iterator[Diagnostic]:
-    """LC020, LC023, LC024: of inputs, of made-up names, and of tensors stored once."""
+    """Yield LC020 (parameters that are inputs), LC023 (made-up names), LC024 (stored once)."""
     inputs = [name for name in model.overridable if name in graph.parameters]
     anonymous = [name for name in graph.parameters if is_anonymous(name)]
     names = [name for name in shared if name in graph.parameters]

@@ -1,17 +1,16 @@
-"""Tensors that the exporter renamed, shared, copied or dropped, as their parameters again.
+"""Bindings: give tensors that the exporter renamed, shared, copied or dropped their parameters.
 
 `with_bindings` returns the model with nodes that read initializers named after the parameters that
-they hold. Invariant: a tensor gets the name of a parameter only where it holds that parameter's own
+they hold. Invariant: a tensor gets the name of a parameter only if it holds that parameter's own
 numbers, perhaps transposed or with further axes of size 1.
 
-An optimiser stores equal tensors once, transposes weights, and drops a bias of zeros: the note of
+An optimiser stores equal tensors once, transposes weights, and drops a bias of zeros. The note of
 the call says which parameters the node reads. Only calls whose ONNX nodes take them unchanged are
 listed here. Where the file also stores the parameter under its own name, the numbers must be equal.
 
-Which tensors of a file are one parameter, where an exporter merged or copied them.
-
 `separate_shared` returns the same model with one initializer per trained parameter, as far as the
-file shows. The TorchScript exporter of torch, which leaves no signature, sets two traps:
+file shows which tensors an exporter merged or copied. The TorchScript exporter of torch, which
+writes no signature, does both:
 
 1. It stores equal tensors once and gives the others by Identity nodes, whose outputs carry the
    names of the state_dict. Running statistics, which are not trained, get tensors of their own.
@@ -19,21 +18,21 @@ file shows. The TorchScript exporter of torch, which leaves no signature, sets t
    layers) are taken for parameters of their own, and the report says so.
    Other equal tensors stay tied: from a scripted module one parameter with two names is written
    in the same way, and tying never makes a bound smaller.
-2. It stores transposed copies under made-up names, for each use one. Copies of equal numbers may
+2. It stores transposed copies under made-up names, one for each use. Copies of equal numbers may
    come from one parameter that is used twice, and so may a copy and a matrix that has a name: they
    are tied, which never makes a bound smaller.
 
-Completing: the file with the biases that an optimiser left out because they were zero.
+`completed` returns the file with the biases that an optimiser left out because they were zero. A
+certificate is about the tensors of a file. The optimiser of `torch.onnx` drops a bias of zeros,
+such as the initial bias of an attention output, although it is trained. In the completed file it is
+an initializer again, which the node reads. Invariant: both files compute the same: y + 0 is y in
+floating point, except for the sign of a zero.
 
-A certificate is about the tensors of a file. An optimiser of `torch.onnx` drops a bias of zeros, as
-that of an attention output is at first; it is trained all the same. In the completed file it is an
-initializer of its own again, which the node reads in its place. Invariant: both files compute the
-same: y + 0 is y in floating point, but for the sign of a zero.
-
-Recurrent layers: a node LSTM or GRU reads the gates in another order than torch has them, the
-directions of a layer as one tensor, and both biases as one. The optimiser of onnxscript computes
-these tensors, and notes from which parameters. `with_cells` stores these again, and adds nodes that
-join them as before. Invariant: both models compute the same, bit for bit.
+`with_cells` restores the parameters of recurrent layers. An LSTM or GRU node has the gates in
+another order than torch, the directions of a layer in one tensor, and both biases in one. The
+optimiser of onnxscript computes these tensors, and notes from which parameters. `with_cells` stores
+the parameters again, and adds nodes that join them as before. Invariant: both models compute the
+same, bit for bit.
 """
 
 import math
@@ -68,9 +67,9 @@ TURNED: Final = Attribute("INTS", (1, 0))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separated:
-    """The model with an initializer per parameter.
+    """The model with one initializer per parameter.
 
-    added: names that were given to tensors of their own; tied: those that further copies show.
+    added: names given to tensors of their own; tied: tensors that also stand for merged copies.
     """
 
     model: Model
@@ -119,9 +118,9 @@ def _is_second_name(node: Node, outputs: tuple[str, ...]) -> bool:
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Node]:
-    """Tensors with made-up names → how they come from the first one of equal numbers.
+    """Map tensors with made-up names to nodes that compute them from the first equal tensor.
 
-    That one has a made-up name too, or it is a matrix. Matrices may be transposed copies.
+    The first one has a made-up name too, or is a matrix. Matrices may be transposed copies.
     """
     first: dict[tuple[object, ...], str] = {}
     copies: dict[str, Node] = {}
@@ -148,16 +147,16 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Node]:
 
 
 def _turned(tensor: Tensor) -> tuple[object, ...]:
-    """The key of the transposed matrix; bytes of its items move with them."""
+    """Return the key of the transposed matrix; the bytes of each item stay together."""
     size = Tensor.item_size(tensor.dtype)
     items = np.frombuffer(tensor.content, f"V{size}").reshape(tensor.dims)
     return tensor.dtype, tensor.dims[::-1], items.T.tobytes()
 
 
 _ONLY: Final = -1
-"""the one input that is constant"""
+"""Stands for the position of the only constant input."""
 _DROPPED_BIAS: Final = "RemoveOptionalBias"
-"""beginning of the names of rewrites that leave out a bias of zeros"""
+"""Prefix of the names of rewrites that leave out a bias of zeros."""
 _CONV: Final = MappingProxyType({"Conv": {1: 1, 2: 2}})
 _CONV_TRANSPOSE: Final = MappingProxyType({"ConvTranspose": {1: 1, 2: 2}})
 _BATCH_NORM: Final = MappingProxyType({"BatchNormalization": {1: 1, 2: 2, 3: 3, 4: 4}})
@@ -182,16 +181,16 @@ _SLOTS: Final[Mapping[str, Mapping[str, Mapping[int, int]]]] = MappingProxyType(
         "div": {"Div": {1: 1}},
     }
 )
-"""call → ONNX op → {argument of the call: input of the node}"""
+"""call → ONNX operator → {argument of the call: input of the node}"""
 _PER_CHANNEL: Final = frozenset({"group_norm", "prelu"})
-"""calls whose parameters are vectors that the node may read with further axes of size 1"""
+"""Calls whose parameters are vectors that the node may read with further axes of size 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """A model that names its parameters, which of them that changed, and the tensors so used.
+    """A model that names its parameters, and the parameters so named.
 
-    scattered: those that the file holds a second time, or not at all.
+    scattered: those of them that the file holds twice, or not at all.
     """
 
     model: Model
@@ -204,9 +203,9 @@ def with_bindings(
     provenance: Provenance,
     views: Mapping[str, TensorView],
 ) -> Bound:
-    """The model with the parameters that the noted calls read.
+    """Return the model with the parameters that the noted calls read.
 
-    views: constants that show an initializer.
+    views: constants that are views of an initializer.
     """
     if not provenance.signed:
         return Bound(model)
@@ -238,7 +237,7 @@ class _Work:
         self._taken.update(item.name for item in self.model.inputs)
 
     def add(self, node: Node, call: Call | None, rules: list[str]) -> None:
-        """A node, with its tensors named after the parameters that they hold."""
+        """Add a node, with its tensors named after the parameters that they hold."""
         is_plain = all(rule.startswith(_DROPPED_BIAS) for rule in rules)
         if call is not None and is_plain:
             shown = self._moved.keys() & set(call.tensors)
@@ -256,7 +255,7 @@ class _Work:
         self.nodes.append(node)
 
     def _slots(self, node: Node, call: Call) -> Iterator[tuple[int, str]]:
-        """Input positions of the node, and the placeholders that stand there in the call."""
+        """Yield input positions of the node, with the placeholders at their place in the call."""
         constant = [
             place
             for place, name in enumerate(node.inputs)
@@ -272,7 +271,7 @@ class _Work:
                 yield constant[0], written[1:]
 
     def _shown(self, name: str) -> TensorView | None:
-        """What a constant of real numbers shows."""
+        """Return a float constant as a view of an initializer, if it is one."""
         tensor = self.model.initializers.get(name)
         if tensor is None:
             return self.views.get(name)
@@ -281,7 +280,7 @@ class _Work:
     def _bound(
         self, node: Node, call: Call, position: int, placeholder: str, *, dropped: bool
     ) -> str | None:
-        """The name of what to read there; None where it needs none or may be something else."""
+        """Return the name to read at an input; None to keep it, as it needs none or is unclear."""
         found = self.provenance
         target = found.buffers.get(placeholder) or found.parameters.get(placeholder)
         written = node.inputs[position] if position < len(node.inputs) else ""
@@ -303,7 +302,7 @@ class _Work:
         return self._arranged(target, given.array.shape, shape, perm)
 
     def _arranged(self, target: str, shape: Shape, own: Shape, perm: tuple[int, ...]) -> str:
-        """The name of the parameter as the node reads it."""
+        """Return the name of the parameter in the shape that the node reads; add a node for it."""
         if shape == own and perm == tuple(range(len(shape))):
             return target
         turned = len(perm) == len(shape) and perm != tuple(range(len(shape)))
@@ -321,7 +320,7 @@ class _Work:
         return name
 
     def _dropped(self, node: Node, position: int, *, dropped: bool) -> TensorView | None:
-        """A bias that an optimiser left out because it was zero."""
+        """Return a bias of zeros that an optimiser left out, if it did."""
         weight = self._shown(node.inputs[1]) if len(node.inputs) > 1 else None
         if not dropped or position != 2 or weight is None:
             return None
@@ -341,7 +340,7 @@ def _integer(node: Node, name: str, default: int) -> int:
 def _own_shape(
     node: Node, call: Call, position: int, array: FloatArray
 ) -> tuple[Shape, tuple[int, ...]]:
-    """Shape of the parameter itself, and the permutation by which the node reads it."""
+    """Return the parameter's own shape, and the permutation with which the node reads it."""
     axes = tuple(range(array.ndim))
     if call.name in _PER_CHANNEL and math.prod(array.shape) == max(array.shape, default=1):
         return (array.size,), (0,)
@@ -353,21 +352,21 @@ def _own_shape(
 
 
 def _arranged(array: FloatArray, shape: Shape, perm: tuple[int, ...]) -> FloatArray:
-    """The numbers in the shape of the parameter."""
+    """Return the numbers in the shape of the parameter."""
     if len(perm) != array.ndim:
         return array.reshape(shape)
     return array.transpose(np.argsort(perm))
 
 
 _BIASED: Final = frozenset({"Gemm", "Conv", "ConvTranspose"})
-"""operators whose third input is a bias, and may be left out"""
+"""Operators whose third input is a bias that may be left out."""
 
 
 def completed(model: ImportedModel, names: Iterable[str]) -> bytes | None:
-    """The file in which all of these parameters are initializers; None where it cannot be made.
+    """Return the file with all of these parameters as initializers; None if that is impossible.
 
-    It cannot where a parameter is not a bias of zeros that the file leaves out wherever it is used,
-    and where the file has numbers in other files.
+    It is possible only if each parameter is a bias of zeros that the file leaves out wherever it is
+    used, and if the file has no external data.
     """
     if model.external:
         return None
@@ -398,13 +397,13 @@ def completed(model: ImportedModel, names: Iterable[str]) -> bytes | None:
 
 
 _GATES: Final = MappingProxyType({"GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)})
-"""the places in torch of the gates of a node"""
+"""Operator → the position in torch of each gate of the node."""
 _JOINED: Final = MappingProxyType({1: (0,), 2: (1,), 3: (2, 3)})
-"""input of a node: places of what it joins among the parameters of one direction"""
+"""Input of the node → positions, among the parameters of one direction, of what it joins."""
 
 
 def with_cells(file: Model) -> Model:
-    """The model with these parameters, where they are all that a tensor was computed from."""
+    """Return the model with the parameters of recurrent layers, where the notes list them all."""
     notes, tensors = read_provenance(file), dict(file.initializers)
     known = {*tensors, *(name for node in file.nodes for name in node.outputs)}
     nodes = list[Node]()
@@ -436,7 +435,7 @@ def with_cells(file: Model) -> Model:
 
 
 def _joined(node: Node, position: int, written: str, notes: Provenance) -> Sequence[str]:
-    """The parameters of a call of a recurrent layer that are joined in an input of its node.
+    """Return the parameters of a recurrent call that are joined in one input of its node.
 
     The call lists those of all layers and directions.
     """
@@ -453,7 +452,7 @@ def _joined(node: Node, position: int, written: str, notes: Provenance) -> Seque
 
 
 def _taken_apart(tensor: Tensor, count: int, gates: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-    """In which order the rows of parameters are read, and the parameters; the bits are moved."""
+    """Return the order in which rows are read, and the parameters; bits are only moved."""
     items = np.frombuffer(tensor.content, f"V{Tensor.item_size(tensor.dtype)}")
     items = items.reshape(count, len(gates), -1, *tensor.dims[2:])
     size = items.shape[2]
@@ -469,6 +468,6 @@ def _integers(numbers: npt.NDArray[np.int64]) -> Tensor:
 
 
 def _made(node: Node, name: str, kind: str, *inputs: str) -> Node:
-    """A node with the notes of another one, along axis 0."""
+    """Return a node along axis 0 with the notes of another node."""
     axis = {"axis": Attribute("INT", 0)}
     return replace(node, name=name, op_type=kind, inputs=inputs, outputs=(name,), attributes=axis)

@@ -1,11 +1,11 @@
-"""A child process of limited memory and time: what goes wrong there stays there.
+"""Run a function in a child process of limited memory and time, so that its crash stays there.
 
-`run_in_child` returns what a module-level function makes of a text. It raises ModelFileError
-(LC002) where the budget did not suffice and (LC001) where native code crashed, and ChildError where
-the function raised: a fault of LipCert.
+`run_in_child` returns the result of a module-level function for a text. It raises ModelFileError
+(LC002) if the budget does not suffice and (LC001) if native code crashes, and ChildError if the
+function raises: a fault of LipCert.
 
-On Linux the process forks, which costs milliseconds. Where other Python threads run (a fork might
-inherit their locks) and on other systems a fresh interpreter is started, which costs a second.
+On Linux the process forks, which costs milliseconds. If other Python threads run (a fork might
+inherit their locks), and on other systems, a fresh interpreter is started, which costs a second.
 Systems without the module `resource` (Windows) limit the wall-clock time only.
 """
 
@@ -42,37 +42,37 @@ _FAULT: Final = "fault"
 _OUT_OF_TIME: Final = frozenset({"SIGXCPU", "SIGKILL"})
 _MIB: Final = 1 << 20
 _BASE_SECONDS: Final = 8
-"""of one processor, whatever the size of the file"""
+"""CPU seconds for a file of any size."""
 _DENSE_SECONDS: Final = 32
-"""per MiB of nodes, which are small and take long, unlike weights"""
+"""CPU seconds per MiB of nodes, which are small and take long, unlike weights."""
 _DENSE_BYTES: Final = 2 * _MIB
-"""bytes of a file that may all be nodes"""
+"""The first bytes of a file, all of which may be nodes."""
 _MODEL_WITH_DATA_ELSEWHERE: Final = 64 * _MIB
-"""bytes of a file that may keep most of its weights in others"""
+"""Size in bytes of a file that may have most of its weights in other files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the import of one file may take in a child process, far above honest use.
+    """What the import of one file may use in a child process, far above normal use.
 
-    A small file may take 2 GiB and eight seconds of one processor; larger ones more, by size.
+    A small file may use 2 GiB and eight CPU seconds; a larger one more, by its size.
     """
 
     bytes: int
-    """address space beyond that of an idle interpreter"""
+    """Address space beyond that of an idle interpreter."""
     seconds: int
-    """of one processor"""
+    """CPU seconds."""
 
     @classmethod
     def of_file(cls, size: int) -> Budget:
-        """The budget of a file of this many bytes, as it lies on the disk."""
+        """Return the budget of a file of this many bytes on disk."""
         dense = min(size, _DENSE_BYTES)
         seconds = _BASE_SECONDS + _DENSE_SECONDS * dense // _MIB + size // (5 * _MIB)
         return cls(2048 * _MIB + 16 * size, seconds)
 
     @classmethod
     def of_path(cls, path: Path) -> Budget:
-        """By the size of the model with its external data: large files beside it that it names."""
+        """Return the budget by the size of the model and the large files that it names."""
         try:
             size = path.stat().st_size
             if path.is_file() and 0 < size <= _MODEL_WITH_DATA_ELSEWHERE:
@@ -88,7 +88,7 @@ class Budget:
 
 
 def _sizes_of_named(folder: Path, model: bytes) -> Iterator[int]:
-    """Sizes of the files whose name stands in the model, as the places of external data do."""
+    """Yield sizes of the files that the model names, as it does for external data."""
     for item in folder.iterdir():
         found = item.lstat()
         is_large = stat.S_ISREG(found.st_mode) and found.st_size >= _MIB
@@ -101,7 +101,12 @@ class ChildError(RuntimeError):
 
 
 def run_in_child(work: Work, argument: str, budget: Budget, subject: str) -> str:
-    """work(argument), computed in a child process; `subject` names the file in messages."""
+    """Compute work(argument) in a child process; `subject` names the file in messages.
+
+    Raises:
+        ModelFileError: if the budget does not suffice, or the child crashes.
+        ChildError: if `work` raises.
+    """
     can_fork = sys.platform == "linux" and threading.active_count() == 1
     run = _forked if can_fork else _spawned
     try:
@@ -133,7 +138,7 @@ def _signal_name(number: int) -> str:
 
 
 def _reply(work: Work, argument: str) -> bytes:
-    """What happened, as a pair of words."""
+    """Return the result or the failure, as a JSON pair."""
     try:
         pair = (_ANSWER, work(argument))
     except MemoryError:
@@ -144,7 +149,7 @@ def _reply(work: Work, argument: str) -> bytes:
 
 
 def _limit(budget: Budget) -> None:
-    """From here on this process may take no more than its budget."""
+    """Limit what this process may use from here on to its budget."""
     if sys.platform == "win32":
         return
     _lower(resource.RLIMIT_CORE, 0)
@@ -164,14 +169,14 @@ def _lower(kind: int, value: int) -> None:
 
 
 def _silence() -> None:
-    """Native libraries write to the terminal as they like; not from here."""
+    """Redirect standard streams to nowhere, since native libraries write to them at will."""
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         for stream in (0, 1, 2):
             os.dup2(nowhere.fileno(), stream)
 
 
 def _forked(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
-    """Exit status (negative: the signal that ended the child) and reply of a forked child."""
+    """Run in a forked child; return its exit status (negative: a signal) and its reply."""
     source, sink = os.pipe()
     process = os.fork()
     if process == 0:
@@ -191,7 +196,7 @@ def _forked(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
 
 
 def _be_child(work: Work, argument: str, budget: Budget, sink: int) -> NoReturn:
-    """Compute, answer and vanish, without the parent's clean-up."""
+    """Compute, reply and exit, without the parent's clean-up."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -205,7 +210,7 @@ def _be_child(work: Work, argument: str, budget: Budget, sink: int) -> NoReturn:
 
 
 def _read(source: int, patience: float) -> bytes:
-    """Everything that comes out of a pipe, or TimeoutError."""
+    """Read a pipe to its end, or raise TimeoutError."""
     deadline = time.monotonic() + patience
     poll = select.poll()
     poll.register(source, select.POLLIN)
@@ -219,7 +224,7 @@ def _read(source: int, patience: float) -> bytes:
 
 
 def _spawned(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
-    """The same for a fresh interpreter with this one's search path."""
+    """Do the same in a fresh interpreter with the search path of this one."""
     words = [work.__module__, work.__name__, str(budget.bytes), str(budget.seconds)]
     try:
         done = subprocess.run(
@@ -237,7 +242,7 @@ def _spawned(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
 
 
 def _serve(module: str, name: str, size: str, seconds: str) -> None:
-    """The life of a fresh interpreter."""
+    """Serve one request: the main function of a fresh interpreter."""
     argument = sys.stdin.buffer.read().decode()
     work = getattr(importlib.import_module(module), name)
     with os.fdopen(os.dup(1), "wb") as pipe:

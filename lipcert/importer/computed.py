@@ -1,8 +1,8 @@
 """Computed: which constants of a file are views of a parameter, and which are new numbers.
 
-The model gets an initializer in place of every constant that its nodes compute from parameters in
-another way than by moving, repeating or scaling the entries of one (`views`); so what a node reads
-is then a parameter, a view of one, or a computed tensor. The nodes are evaluated by the core.
+A constant that the nodes compute from parameters otherwise than by moving, repeating or scaling the
+entries of one (a view) becomes an initializer. So a node then reads a parameter, a view of one, or
+a computed tensor. The core evaluates the nodes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -24,7 +24,7 @@ _NO_INPUT: Final = Data("", (1,), None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorView:
-    """A constant that shows one initializer: scale·θ[places]."""
+    """A constant that is a view of one initializer: scale·θ[places]."""
 
     origin: str
     scale: float
@@ -36,8 +36,8 @@ class Computed:
     """A model with its computed tensors as initializers.
 
     names: the tensors that the graph computes from parameters; absorbed: those parameters;
-    reduced: the single numbers among them that come from tensors of several; views: constants that
-    show an initializer.
+    reduced: the names of single numbers that come from tensors of several numbers; views:
+    constants that are views of an initializer.
     """
 
     model: Model
@@ -48,7 +48,7 @@ class Computed:
 
 
 def with_computed(model: Model, trained: Set[str]) -> Computed:
-    """The model with its computed tensors as initializers."""
+    """Return the model with its computed tensors as initializers. trained: the parameters."""
     nodes = constant_nodes(model)
     touched = set(trained)
     for node in nodes:
@@ -77,7 +77,7 @@ def with_computed(model: Model, trained: Set[str]) -> Computed:
 
 
 def constant_nodes(model: Model) -> tuple[Node, ...]:
-    """The nodes that depend on initializers alone, in order."""
+    """Return the nodes that depend on initializers alone, in order."""
     known = {"", *model.initializers}
     found = []
     for node in model.nodes:
@@ -89,13 +89,13 @@ def constant_nodes(model: Model) -> tuple[Node, ...]:
 
 
 def numbers_of(array: FloatArray) -> Tensor:
-    """A tensor of these numbers."""
+    """Return a float64 tensor of these numbers."""
     exact = np.ascontiguousarray(array, dtype="<f8")
     return Tensor("float64", array.shape, exact.tobytes())
 
 
 class _Search:
-    """The nodes so far, walked with what they compute from parameters taken for parameters.
+    """Walk constant nodes; what they compute from parameters then counts as a parameter.
 
     made: computed tensors; absorbed: what they are computed from; of_several: those that come from
     a tensor of several numbers. others: the nodes that depend on data.
@@ -113,7 +113,7 @@ class _Search:
         self._fix(model.initializers)
 
     def visit(self, node: Node, position: int) -> None:
-        """Walk a node; what it refuses is refused again where the file is read."""
+        """Walk a node; if the core refuses it here, it refuses it again when the file is read."""
         values, untracked = self._walk.values, self._walk.sink.untracked
         given = [values.get(name) for name in node.inputs]
         sources = {name for item in given if isinstance(item, Constant) for name in item.sources}
@@ -139,7 +139,7 @@ class _Search:
             self._replace(name)
 
     def _fix(self, names: Iterable[str]) -> None:
-        """Let constants that no parameter enters be numbers of the architecture."""
+        """Mark constants that depend on no parameter as fixed numbers of the architecture."""
         for name in names:
             value = self._walk.values.get(name)
             if isinstance(value, Constant) and self._trained.isdisjoint(value.sources):
@@ -149,9 +149,9 @@ class _Search:
         return name in self.of_several or (name in self._stored and self._stored[name].size > 1)
 
     def _is_shift(self, names: Sequence[str]) -> bool:
-        """Whether it is a sum of views, by which other nodes only shift values or go on with it.
+        """Whether it is a sum of views that other nodes only add to values, or pass on.
 
-        Weights of recurrent layers are such sums of blocks, each beside zeros.
+        Weights of recurrent layers are such sums of blocks, each padded with zeros.
         """
         value = self._walk.values.get(names[0]) if len(names) == 1 else None
         if not isinstance(value, Constant) or not value.terms:
@@ -168,7 +168,7 @@ class _Search:
         )
 
     def _views(self, node: Node) -> Mapping[str, TensorView] | None:
-        """What the outputs of a node show that depend on parameters; None where one is computed."""
+        """Return the views that the outputs of a node are; None if one is computed."""
         views: dict[str, TensorView] = {}
         for name in filter(None, node.outputs):
             value = self._walk.values.get(name)
@@ -183,7 +183,7 @@ class _Search:
         return views
 
     def _replace(self, name: str) -> None:
-        """Take a computed tensor for one of the file."""
+        """Store a computed tensor as an initializer of the file."""
         value = self._walk.values.get(name)
         if not isinstance(value, Constant) or not value.is_float:
             return

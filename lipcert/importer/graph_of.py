@@ -1,13 +1,12 @@
-"""The graph of a program: its steps under the names of the file, with views of the parameters.
+"""Build the graph of a program: its steps under the names of the file, with views of parameters.
 
-The graph has the values of the program under the same names, but for those between a scaling and a
-shift by one node of the file.
+The graph has the values of the program under the same names, except between a scaling and a shift
+that are one node of the file.
 
-What a constant shows of the one tensor that it is computed from, and the operands of a program.
-
-Lowering says what it did to the entries of a tensor (`Acts`): doing the same to their numbers in
-the tensor, and to ones, tells which of them stands where, and by what it is multiplied. The numbers
-of the tensor itself decide nothing.
+`Operands` finds which entries of which stored tensor each operand shows. Lowering records what it
+did to the entries of a tensor (`Acts`). Doing the same to their numbers in the tensor, and to ones,
+shows which entry stands where, and by what it is multiplied. The values in the tensor decide
+nothing.
 """
 
 import math
@@ -38,12 +37,12 @@ from lipcert.graph.ir import (
 )
 
 Slot = tuple[int, str]
-"""a step, by its position, and the name of an operand in its op"""
+"""A step, by its position, and the name of an operand in its op."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """array = scale·θ[places] + plus, or 1/θ[places] if inverted; as of `graph.ir.Operand`."""
+    """array = scale·θ[places] + plus, or 1/θ[places] if inverted; see `graph.ir.Operand`."""
 
     origin: str
     places: PlaceArray | None
@@ -53,7 +52,7 @@ class View:
 
 
 def view_of(constant: Constant | p.Operand, stored: Mapping[str, Tensor]) -> View | None:
-    """What a constant shows; None where it does not show one of these tensors alone."""
+    """Return the constant as a view of a stored tensor; None if it is not a view of one alone."""
     origin, *others = constant.sources.keys() - {p.PLUS} or [""]
     tensor, acts = stored.get(origin), constant.acts
     if tensor is None or others or acts is None:
@@ -82,12 +81,12 @@ def _done(acts: Iterable[Arrange], array: FloatArray) -> FloatArray:
 
 
 class Operands:
-    """The operands of a program: views of parameters, constants, and what is neither.
+    """The operands of a program: views of parameters, constants, and computed tensors.
 
-    parameters: all that operands may show. An operand that is computed from parameters in another
-    way than by moving, repeating and scaling the entries of one is a constant, and marks them as
-    `computed`; as_exported: it is a parameter of its own, named by its value in the program and its
-    place in the step.
+    parameters: all that operands may show. An operand that is computed from parameters otherwise
+    than by moving, repeating and scaling the entries of one is a constant, and marks them as
+    `computed`. With as_exported it is a parameter of its own, named after its value in the program
+    and its place in the step.
     """
 
     def __init__(
@@ -124,19 +123,19 @@ class Operands:
         return View(name, None)
 
     def stored(self, operand: p.Operand) -> FloatArray | None:
-        """The tensor of the file that an operand of its shape is computed from, if it is one."""
+        """Return the one tensor of the file, of equal shape, behind an operand; else None."""
         held = [self._model.initializers.get(name) for name in operand.sources]
         if len(held) != 1 or held[0] is None or held[0].dims != operand.shape:
             return None
         return held[0].values()
 
     def is_inverted(self, slot: Slot) -> bool:
-        """Whether the operand is the reciprocal of what it shows."""
+        """Whether the operand is the reciprocal of a view."""
         view = self._views.get(slot)
         return view is not None and view.inverted
 
     def of(self, slot: Slot, operand: p.Operand) -> Operand:
-        """The operand; of a reciprocal, what it divides by."""
+        """Return the operand; for a reciprocal, the divisor."""
         view = self._views.get(slot)
         if view is None:
             return Operand(member(operand))
@@ -153,13 +152,13 @@ class Operands:
 
 
 def _gain(places: PlaceArray | None) -> float:
-    """Of a parameter of which no entry is multiplied: by how often it is repeated."""
+    """Return the gain of a parameter that is not scaled, from how often an entry is repeated."""
     repeats = 1 if places is None else int(np.bincount(places.reshape(-1)).max())
     return sqrt_up(float(repeats))
 
 
 def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
-    """The operands of all steps."""
+    """Yield the operands of all steps."""
     for number, step in enumerate(program.steps):
         for item in fields(step.op):
             operand = getattr(step.op, item.name)
@@ -174,9 +173,9 @@ def graph_of(
     *,
     as_exported: bool = False,
 ) -> Graph:
-    """The graph of a program; `parameters` are named by initializers of the model.
+    """Return the graph of a program; `parameters` are named after initializers of the model.
 
-    The graph has all of them, as `Operands` says, those that an operand shows in the order of use.
+    The graph has all of them, see `Operands`: first those that operands show, in order of use.
     """
     operands = Operands(program, model, parameters, as_exported=as_exported)
     readers = Counter(name for step in program.steps for name in step.inputs)
@@ -213,7 +212,7 @@ def graph_of(
 
 
 def _operands(number: int, step: p.Step, operands: Operands) -> Mapping[str, Operand]:
-    """The operands of a step by their roles."""
+    """Return the operands of a step by their roles."""
     found: dict[str, Operand] = {}
     for item in fields(step.op):
         operand = getattr(step.op, item.name)
@@ -241,10 +240,10 @@ def _is_one_affine_map(scale: Node, shift: Node, readers: Mapping[str, int]) -> 
 
 
 def _named(nodes: Sequence[Node], model: Model, made: Mapping[str, str]) -> tuple[Node, ...]:
-    """Nodes by the names that they have in the file; several of one node with numbers.
+    """Name the nodes as in the file; several nodes from one node of the file get numbers.
 
-    made: names for what computes values that no node of the file does: several outputs, joined, and
-    each of several inputs.
+    made: names for values that no node of the file computes: joined outputs, and each of several
+    inputs.
     """
     owners = [
         made.get(node.output) or model.nodes[node.step.node].name or node.output for node in nodes

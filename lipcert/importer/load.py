@@ -3,12 +3,12 @@
     path → stored_model → assemble → agreement → ImportedModel
 
 A file is imported twice: first in a child process of limited memory and time, which also compares
-what the core read with onnxruntime, and the graph with that; then, if this went well, here, from
-the very same bytes. So code that hangs, crashes or devours memory does so in the child, and
-onnxruntime never sees the file here.
+what the core read, and the graph, with onnxruntime; then, if that succeeds, in this process, from
+the very same bytes. So code that hangs, crashes or exhausts memory does so in the child, and
+onnxruntime never sees the file in this process.
 
 Invariant: the content of a file makes this function raise only ModelFileError or
-UnsupportedModelError, and UsageError only where the file lacks the requested output. For every file
+UnsupportedModelError, and UsageError only if the file lacks the requested output. For every file
 that it returns, the program of the core has been compared with onnxruntime, and the graph with the
 program.
 """
@@ -31,13 +31,13 @@ from lipcert.process.threads import one_thread
 from lipcert.settings.settings import Settings
 
 _DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
-"""codes of files whose nodes do not fit each other, or that are read otherwise than they are run"""
+"""Codes of files that may be invalid ONNX: onnxruntime is then asked whether it rejects them."""
 _AGAIN: Final = "export the model again; its nodes are not valid ONNX"
 
 
 @dataclass(frozen=True, slots=True)
 class _Rehearsal:
-    """What the child found: the digests of what it read, and the comparison with onnxruntime."""
+    """The child's result: digests of what it read, and the comparison with onnxruntime."""
 
     sha256: str
     external: Mapping[str, str]
@@ -56,12 +56,21 @@ def load_model(
 ) -> ImportedModel:
     """Import an ONNX file.
 
-    output: name of the output to follow, where there are several, or of a value inside the network;
-    or names of all those that a sum of losses reads (`Settings.outputs`). as_exported: take the
-    tensors of the file for the trained parameters even where the exporter folded others into them.
-    trusted: import the file in this process alone, without limits of memory and time.
-    input_norm, input_box: the inputs that one example may have, as in `Settings`; where they are
-    declared, the readings of the file are compared on some of them.
+    Args:
+        path: the file.
+        output: name of the output to follow, if there are several, or of a value inside the
+            network; or the names of all outputs that a sum of losses reads (`Settings.outputs`).
+        as_exported: take the tensors of the file for the trained parameters, even if the exporter
+            folded others into them.
+        trusted: import the file in this process alone, without limits of memory and time.
+        input_norm: the largest norm of one example, as in `Settings`.
+        input_box: the range of its entries, as in `Settings`. If a norm or a box is declared, the
+            comparisons run on inputs within it.
+
+    Raises:
+        ModelFileError: if the file cannot be read, or changes meanwhile.
+        UnsupportedModelError: with every reason why the network is refused.
+        UsageError: if the file lacks the requested output.
     """
     outputs = () if output is None else (output,) if isinstance(output, str) else tuple(output)
     norms = dict(input_norm) if isinstance(input_norm, Mapping) else {"": input_norm}
@@ -88,7 +97,7 @@ def load_model(
 def load_under(
     path: str | os.PathLike[str], settings: Settings, *, trusted: bool = False
 ) -> ImportedModel:
-    """Import an ONNX file for a run of these settings, as `load_model` does."""
+    """Import an ONNX file as `load_model` does, with the options in these settings."""
     return load_model(
         Path(path),
         output=settings.outputs,
@@ -100,7 +109,7 @@ def load_under(
 
 
 def _rejected(path: str | Path, error: UnsupportedModelError) -> ModelFileError | None:
-    """What to say of a file that is refused for what it may mean, if onnxruntime rejects it too."""
+    """Return the error for a refused file that onnxruntime rejects too; None if it does not."""
     from lipcert.importer.runtime import rejection  # noqa: PLC0415  see above
 
     doubtful = [item for item in error.refusals if item.code in _DOUBTFUL]
@@ -117,7 +126,7 @@ def _comparison(
     norms: Mapping[str, float | None],
     boxes: Mapping[str, tuple[float, float] | None],
 ) -> Verify:
-    """The comparison with onnxruntime, on inputs of these norms and boxes."""
+    """Return the comparison with onnxruntime, on inputs of these norms and boxes."""
     from lipcert.importer.agreement import Domain, check_agreement  # noqa: PLC0415  see above
 
     parts = {
@@ -130,14 +139,14 @@ def _comparison(
 
 
 def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:
-    """The whole import in a child process; its refusals are raised here."""
+    """Do the whole import in a child process; raise its refusals here."""
     np.random.default_rng(0)  # loads what this process needs after its child, too
     request = json.dumps({"path": path, **asked})
     answer = run_in_child(rehearse, request, Budget.of_path(Path(path)), path)
     found = json.loads(answer)
     if "file" in found:
-        told = found["file"]
-        raise ModelFileError(told["reason"], told["code"], told["remedy"])
+        refusal = found["file"]
+        raise ModelFileError(refusal["reason"], refusal["code"], refusal["remedy"])
     if "refusals" in found:
         raise UnsupportedModelError(tuple(Refusal(**item) for item in found["refusals"]))
     if "usage" in found:
@@ -148,7 +157,7 @@ def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:
 
 @one_thread()
 def rehearse(text: str) -> str:
-    """The work of the child: a request in, what became of it out, both as JSON."""
+    """Import in the child: take a request and return the result, both as JSON."""
     try:
         found = load_model(**json.loads(text), trusted=True)
     except ModelFileError as error:

@@ -1,4 +1,4 @@
-"""Provenance: what the exporter noted about parameters, buffers and the mode of export.
+"""Provenance: what the exporter noted about parameters, buffers and layers in evaluation mode.
 
 The metadata of the graph and its nodes say which tensors of the file are trained parameters, and
 under which names. torch.export writes a graph signature (placeholder, kind, target) and, per node,
@@ -8,19 +8,17 @@ parameters.
 Invariant: a tensor is only ever called a parameter of the network if it holds that parameter's
 own numbers; tensors into which an optimiser folded others are reported as folded.
 
-Evaluation mode: layers that a file computes in another way than a network in training mode.
+`eval_layers` finds layers that a file computes differently from a network in training mode. Among
+the nodes that the output is computed from, these show that a layer was exported in evaluation mode:
 
-Among the nodes that the output is computed from, these show that a layer was exported in evaluation
-mode:
-
-* nodes BatchNormalization (frozen statistics, where training takes those of the batch) and
+* nodes BatchNormalization (frozen statistics, where training uses those of the batch) and
   Dropout (the identity, where training drops entries at random);
-* nodes that came from such a layer: torch notes the classes and the calls, other exporters leave
+* nodes that came from such a layer: torch notes the classes and the calls, other exporters keep
   its name in that of the node;
 * nodes that read running statistics.
 
-A layer of which no node is left, a batch normalization folded into a convolution without a note,
-say, or a Dropout that an optimiser removed, leaves no trace, and is not found.
+A layer of which no node is left is not found: a batch normalization folded into a convolution
+without a note, say, or a Dropout that an optimiser removed.
 """
 
 import json
@@ -46,14 +44,14 @@ from lipcert.text.numbers import first_of
 
 SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"
-"""key of the modules around the call that a node came from, outermost first: "name: class/…" """
+"""Key of the modules around the call that a node came from, outermost first: "name: class/…" """
 FROZEN: Final = "lipcert.frozen"
-"""key of a JSON list of the parameters that needed no gradient when the module was exported"""
+"""Key of a JSON list of the parameters with requires_grad=False when the module was exported."""
 _FOLDED: Final = "pkg.onnxscript.optimizer.folded_from"
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _RULE: Final = "rewriter.rule_name"
 _TORCH: Final = "pytorch"
-"""beginning of the name of the producer"""
+"""Prefix of the producer's name."""
 _LINE: Final = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b.*?target='([^']*)'", re.M)
 _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
 _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
@@ -66,11 +64,11 @@ _CALLED: Final = re.compile(
     r"rsqrt|rsub|select|sigmoid|silu|slice|softmax|softplus|split\w*|sqrt|square|squeeze|stack|std|sub|"
     r"sum|tanh|transpose|unsqueeze|var|view|where)(_\d+)?$"
 )
-"""names that torch.export gives to results of calls"""
+"""Names that torch.export gives to results of calls."""
 _EXPORTED: Final = "node_"
-"""beginning of the names of nodes in its files"""
+"""Prefix of the names of nodes in files of torch.export."""
 _RESULT: Final = re.compile(r"^/.+_output_\d+$")
-"""names that the TorchScript exporter gives to results of nodes, here of nodes that were folded"""
+"""Names that the TorchScript exporter gives to results of nodes, here of folded nodes."""
 _STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING: Final = "_native_batch_norm_legit_functional"
@@ -87,23 +85,23 @@ _MOST_NAMES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Names of parameters and buffers by placeholder; `signed` if the exporter listed them."""
+    """The names of parameters and buffers by placeholder; signed: the exporter listed them."""
 
     signed: bool
     parameters: Mapping[str, str]
     buffers: Mapping[str, str]
     inputs: frozenset[str]
-    """all placeholders"""
+    """All placeholders."""
     outputs: Mapping[str, str]
-    """output of the file → the call that it is the result of; empty where that is not listed"""
+    """Output of the file → the call whose result it is; empty if that is not listed."""
     stored: frozenset[str]
-    """names of all initializers"""
+    """Names of all initializers."""
     folded: Mapping[str, frozenset[str]]
-    """tensor that an optimiser computed → all names that went into it, where it noted them"""
+    """Tensor that an optimiser computed → all names that went into it, if it noted them."""
     is_torch: bool
-    """whether an exporter of torch wrote the file"""
+    """Whether an exporter of torch wrote the file."""
     frozen: frozenset[str] = frozenset()
-    """parameters that are not trained, as the file says; for all that follows they are buffers"""
+    """Parameters that the file says are not trained; from here on they are buffers."""
 
     @property
     def targets(self) -> frozenset[str]:
@@ -116,18 +114,18 @@ class Provenance:
         return self.targets.union(self.buffers.values())
 
     def sources(self, name: str) -> frozenset[str]:
-        """The trained parameters that an optimiser computed a tensor from, as far as it noted."""
+        """Return the trained parameters that an optimiser computed a tensor from, as noted."""
         names = self.folded.get(name, frozenset[str]())
         return self.targets.intersection(self.parameters.get(item, item) for item in names)
 
-    def told(self, name: str) -> str:
-        """Why a tensor is taken for a fixed one."""
+    def why_fixed(self, name: str) -> str:
+        """Return why a tensor is taken to be fixed."""
         if name in self.folded:
             return "computed by the exporter, from no trained parameter"
         return "a buffer" if name in self.buffers.values() else "a constant of the code"
 
     def read_by(self, call: Call) -> frozenset[str]:
-        """The parameters and buffers that a call reads itself."""
+        """Return the parameters and buffers that a call reads itself."""
         placeholders = {**self.parameters, **self.buffers}
         return frozenset(placeholders[name] for name in call.tensors if name in placeholders)
 
@@ -142,15 +140,15 @@ class Provenance:
         return name in self.targets if self.signed else _STATE.match(name) is not None
 
     def is_literal(self, name: str, size: int) -> bool:
-        """Whether it is only a parameter if it stands in the slot of a weight."""
+        """Whether it is a parameter only if it is used as a weight."""
         if self.signed:
             return name not in self.targets
         return size == 1 and _RESULT.match(name) is not None
 
     def is_made_up(self, name: str, node: str) -> bool:
-        """Whether an exporter of torch made up the name, of a copy or of new numbers.
+        """Whether an exporter of torch made up the name, for a copy or for new numbers.
 
-        node: the name of one that reads it, which identifies the exporter.
+        node: the name of a node that reads it, which identifies the exporter.
         """
         if not self.is_torch:
             return name.startswith("onnx::")
@@ -158,14 +156,14 @@ class Provenance:
         return is_anonymous(name) or is_called
 
     def mentioned(self, node: Node) -> list[str]:
-        """Parameters that appear in the call from which a node was made, in order."""
+        """Return the parameters in the call from which a node was made, in order."""
         found = names_in(node.metadata.get(FX_NODE, "").partition("(args = ")[2])
         return [self.parameters[name] for name in found if name in self.parameters]
 
     def missing(
         self, bound: Iterable[str], nodes: Sequence[Node], outputs: Sequence[str]
     ) -> frozenset[str]:
-        """Parameters that the network uses and of which the file holds no tensor.
+        """Return the parameters that the network uses and that the file has no tensor for.
 
         nodes: those that the outputs are computed from.
         """
@@ -173,13 +171,13 @@ class Provenance:
         return lacking & self._used(nodes, outputs) if lacking else lacking
 
     def _used(self, nodes: Sequence[Node], outputs: Sequence[str]) -> frozenset[str]:
-        """Parameters that the outputs may be computed from; all where the notes have gaps.
+        """Return the parameters that the outputs may depend on; all if the notes have gaps.
 
         Proof: every node is made from a noted call, and each output, and every tensor that a noted
         call reads, is an input of the exported program or the result of a call that is noted too.
-        So these calls are all that the outputs are computed from, and none of them reads any other
-        parameter. A name of an output proves no call: an optimiser that leaves out the call, such
-        as a product by a parameter that is 1, gives its name to what stood before it.
+        So the outputs are computed from these calls alone, and none of them reads any other
+        parameter. The name of an output proves no call: an optimiser that leaves out the call, such
+        as a product by a parameter that is 1, gives its name to the value before it.
         """
         results = {name for node in nodes for name in output_names(node)} - set(self.outputs)
         read = {self.outputs.get(output, "") for output in outputs}
@@ -230,7 +228,7 @@ def read_provenance(model: Model) -> Provenance:
 
 
 def _frozen(text: str) -> frozenset[str]:
-    """The names in a note; none where it is of another form, so that more is trained."""
+    """Return the names in a note; none if it has another form, so that more counts as trained."""
     try:
         names = json.loads(text) if text else []
     except (ValueError, RecursionError):
@@ -240,7 +238,7 @@ def _frozen(text: str) -> frozenset[str]:
 
 
 def training_refusals(model: Model) -> tuple[Refusal, ...]:
-    """Signs that a network was exported in training mode although its ops do not show it."""
+    """Return signs of an export in training mode that the operators do not show."""
     remedy = f"export it in evaluation mode: {EXPORT}"
     refusals = [
         Refusal("LC011", "", "", f"the exported program updates the buffer {target!r}", remedy)
@@ -255,7 +253,7 @@ def training_refusals(model: Model) -> tuple[Refusal, ...]:
 
 
 def eval_layers(model: Model, *outputs: str) -> tuple[EvalLayer, ...]:
-    """The layers behind outputs that were exported in evaluation mode, in order."""
+    """Return the layers behind outputs that were exported in evaluation mode, in order."""
     found: dict[tuple[str, str], EvalLayer] = {}
     for node in needed_nodes(model, *outputs):
         layer = _layer(node)
@@ -266,7 +264,7 @@ def eval_layers(model: Model, *outputs: str) -> tuple[EvalLayer, ...]:
 
 
 def eval_notes(layers: Sequence[EvalLayer]) -> tuple[Diagnostic, ...]:
-    """LC026, which names the layers."""
+    """Return LC026, which names the layers; nothing if there are none."""
     if not layers:
         return ()
     listed = first_of([f"{layer.name!r} ({layer.kind})" for layer in layers], _MOST_NAMES)
@@ -282,7 +280,7 @@ def eval_notes(layers: Sequence[EvalLayer]) -> tuple[Diagnostic, ...]:
 
 
 def _layer(node: Node) -> EvalLayer | None:
-    """The layer that a node is, or came from."""
+    """Return the layer that a node is, or came from."""
     is_layer = not node.domain and node.op_type in _KINDS
     owner = next(filter(None, map(statistic_owner, node.inputs)), "")
     module, word = _innermost_module(node)
@@ -295,7 +293,7 @@ def _layer(node: Node) -> EvalLayer | None:
 
 
 def _innermost_module(node: Node) -> tuple[str, str]:
-    """The name and the class of the module that a node came from; "" where none is noted."""
+    """Return name and class of the module that a node came from; "" if none is noted."""
     modules = _MODULE.findall(node.metadata.get(NAMESPACE, ""))
     classes = [
         (name, word.rpartition(".")[2]) for name, word in modules if not word.startswith(_CALLS)
@@ -308,7 +306,7 @@ def _kind(word: str) -> str:
 
 
 def statistic_owner(name: str) -> str:
-    """The layer to which a tensor of this name is a running statistic, "" where it is none."""
+    """Return the layer of a running statistic with this name; "" if the name is not one."""
     found = _STATISTIC.search(name)
     return "" if found is None else name[: found.start()] or name
 
@@ -319,7 +317,7 @@ def is_anonymous(name: str) -> bool:
 
 
 def rules_of(node: Node) -> list[str]:
-    """Names of the rewrites that an optimiser applied to a node."""
+    """Return the names of the rewrites that an optimiser applied to a node."""
     return [
         rule.strip()
         for key, value in node.metadata.items()

@@ -1,10 +1,10 @@
-"""What the importer knows of a file: what the core reads in it, and what the rest of LipCert gets.
+"""What the importer returns: readings, imported models, and outlines of refused files.
 
-A `Reading` is the model in a file and the program that the core reads in it; bounds are of the
-latter. It raises `ModelFileError` or `UnsupportedModelError`, with the code that the core gives, or
-LC028 where the core does not understand the model. An `ImportedModel` is what was imported, an
-`Outline` facts about a refused file that need no understanding of its operators: it is made in a
-child process, of which only plain text comes back.
+A `Reading` is the model in a file and the program that the core reads in it; bounds are of that
+program. Making one raises `ModelFileError` or `UnsupportedModelError`, with the core's code, or
+LC028 if the core does not understand the model. An `ImportedModel` is the result of an import. An
+`Outline` lists facts about a refused file that need no understanding of its operators; it is made
+in a child process, which returns only plain text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lipcert.importer.metadata import read_provenance
 
 _PLAIN: Final = "write the layer in plain operators, or report the file"
 _NO_MODEL: Final = frozenset({"", "LC001", "LC002"})
-"""codes of files that hold no model, or one that is too large"""
+"""Codes of files that hold no model, or one that is too large."""
 _REMEDIES: Final = {
     "LC003": "export it again with a current exporter",
     "LC011": "export for inference",
@@ -41,7 +41,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What the core makes of a file. outputs: those of the file that the loss reads, by name."""
+    """What the core reads in a file. outputs: names of the file's outputs that the loss reads."""
 
     model: Model
     program: Program
@@ -49,24 +49,24 @@ class Reading:
 
     @classmethod
     def of(cls, path: Path, *outputs: str) -> Reading:
-        """The program behind outputs of a file."""
+        """Read the program behind outputs of a file."""
         model, _ = stored_model(path)
         names = outputs if set(outputs) <= model.computed else model.outputs[-1:]
         return cls(model, _lowered(model, *names), names)
 
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
-        """The same file with other numbers in some of its initializers."""
+        """Return the reading of the same file with other numbers in some initializers."""
         model = replace(self.model, initializers={**self.model.initializers, **tensors})
         return replace(self, model=model, program=_lowered(model, *self.outputs))
 
 
 def external_digests(model: Model) -> dict[str, str]:
-    """SHA-256 of each file with external data, by its path relative to the model's folder."""
+    """Map files with external data, by their paths from the model's folder, to their SHA-256."""
     return {item.location: item.sha256 for item in model.external}
 
 
 def stored_model(path: Path) -> tuple[Model, ModelProto]:
-    """The model in a file, as the core reads it, and the message that it was read from."""
+    """Return the model in a file, as the core reads it, and the message it was read from."""
     try:
         model, proto = read_parsed(path)
     except ModelReadError as error:
@@ -92,7 +92,7 @@ def _lowered(model: Model, *outputs: str) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Comparison of the program of the core with onnxruntime on examples of the domain."""
+    """The comparison of the core's program with onnxruntime on examples of the domain."""
 
     examples: int
     max_difference: float
@@ -101,7 +101,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class MacroLayer:
-    """One op that several nodes of the file spell out; `nodes`: their names, the last one last."""
+    """One layer that several nodes of the file spell out; nodes: their names, in order."""
 
     kind: str
     node: str
@@ -110,7 +110,7 @@ class MacroLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedModel:
-    """A graph that was compared with the program of the core, and facts about its file."""
+    """A graph that was compared with the core's program, and facts about its file."""
 
     graph: Graph
     path: str
@@ -125,22 +125,26 @@ class ImportedModel:
     macros: tuple[MacroLayer, ...] = ()
     """the sub-graphs of the file that were understood as one op"""
     scattered: frozenset[str] = frozenset()
-    """parameters of the graph that several tensors of the file hold, or none"""
+    """Parameters of the graph that the file holds in several tensors, or in none."""
     joined: frozenset[str] = frozenset()
-    """tensors of the reading that the file holds only as parts of others"""
+    """Tensors of the reading that the file holds only as parts of others."""
     reading: Reading | None = None
     """what the core reads in the file"""
     signed: bool = True
     """whether the exporter says which tensors are parameters"""
 
     def has(self, reading: Reading) -> bool:
-        """Whether a reading found the bytes, in the file and beside it, that were imported."""
+        """Whether a reading found the imported bytes, in the file and its external data."""
         beside = external_digests(reading.model)
         return reading.model.sha256 == self.sha256 and beside.items() <= self.external.items()
 
 
 def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Reading:
-    """The program behind outputs (none: what the importer followed)."""
+    """Return the program behind these outputs, by default those that the importer followed.
+
+    Raises:
+        NoVerdictError: if the file has changed since it was imported.
+    """
     known = imported.reading
     if known is not None and outputs in {(), known.outputs}:
         return known
@@ -152,7 +156,7 @@ def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Read
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Producer, operator sets, inputs, outputs, operators with their numbers, stored tensors.
+    """Facts about a file: producer, operator sets, inputs, outputs, operator counts, tensors.
 
     signed: whether the exporter says which tensors are parameters.
     """
@@ -169,7 +173,7 @@ class Outline:
 
 
 def outline_of(path: Path) -> Outline | None:
-    """The outline of a file that can be parsed."""
+    """Return the outline of a file; None if it cannot be parsed."""
     try:
         found = json.loads(run_in_child(outline, str(path), Budget.of_path(path), str(path)))
     except NoVerdictError:
@@ -181,7 +185,7 @@ def outline_of(path: Path) -> Outline | None:
 
 
 def outline(text: str) -> str:
-    """The work of the child."""
+    """Return the outline as JSON; runs in the child."""
     try:
         model, _ = stored_model(Path(text))
     except NoVerdictError:

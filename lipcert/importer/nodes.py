@@ -1,10 +1,9 @@
-"""The nodes of a model as the importer follows them: of an If, the branch that it takes.
+"""The nodes of a model with Ifs resolved, and what torch.export noted about their calls.
 
-Calls: what torch.export noted about the call that a node was made from.
-
-A `Call` holds the name of the call and its arguments as they were written, such as `%x`, `[1, -1]`
-or `1e-05`; a name behind `%` is that of a placeholder or of another call. Invariant: nothing is
-guessed; a note of another form is ignored.
+`followed` replaces an If by the branch that it takes. A `Call` holds the name of the call that a
+node was made from, and its arguments as they were written, such as `%x`, `[1, -1]` or `1e-05`; a
+name behind `%` is that of a placeholder or of another call. Invariant: nothing is guessed; a note
+of another form is ignored.
 """
 
 import re
@@ -27,14 +26,14 @@ _NAME: Final = re.compile(r"%(\w+)")
 _SHAPED: Final = frozenset(
     ["expand", "new_zeros", "permute", "repeat", "reshape", "slice", "unflatten", "view"]
 )
-"""calls of which the first argument alone is a tensor"""
+"""Calls of which only the first argument is a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a torch operator, or of another function, whose name then has a dot in it.
+    """A call of a torch operator, or of another function, whose name then contains a dot.
 
-    result: its own name in the exported program.
+    result: the name of its result in the exported program.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Call:
 
 
 def call_of(node: Node) -> Call | None:
-    """The call that a node was made from, if the exporter noted it."""
+    """Return the call that a node was made from, if the exporter noted it."""
     found = _CALL.search(node.metadata.get(FX_NODE, ""))
     if found is None:
         return None
@@ -61,12 +60,12 @@ def call_of(node: Node) -> Call | None:
 
 
 def names_in(text: str) -> list[str]:
-    """The names behind % in their order."""
+    """Return the names behind % in their order."""
     return _NAME.findall(text)
 
 
 def _arguments(text: str) -> Iterator[str]:
-    """The arguments, cut at the commas outside of brackets."""
+    """Yield the arguments, cut at the commas outside of brackets."""
     depth, start = 0, 0
     for place, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -79,27 +78,27 @@ def _arguments(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NotedNode:
-    """A node with its exporter's notes, and stored tensors that it reads."""
+    """A node with its exporter's notes, and the stored tensors that it reads."""
 
     node: Node
     tensors: frozenset[str]
 
 
 def followed(model: Model) -> Model:
-    """The model with each If replaced by the branch that it takes and an Identity per result.
+    """Return the model with each If replaced by the branch taken and an Identity per result.
 
-    So the other branch is not a reason for a refusal. An If of which the core does not know which
-    branch it takes stays as it is, and reads what both branches read.
+    So the other branch is not a reason for a refusal. An If stays as it is, and reads what both
+    branches read, if the core does not know which branch it takes.
     """
     taken = branches_taken(model)
     return replace(model, nodes=tuple(_followed(model.nodes, taken))) if taken else model
 
 
 def branches_taken(model: Model) -> dict[str, Branch]:
-    """The branch that each If takes whose condition is a constant, by its first output."""
+    """Map the first output of each If with a constant condition to the branch that it takes."""
     found, left = dict[str, Branch](), list(filter(is_if, model.nodes))
     for batched in (False, True):
-        if left:  # what a condition is for any batch, it is for one example
+        if left:  # a condition that holds for any batch holds for one example
             splicer = Splicer(Walk.over(model, batched=batched))
             left = [node for _, node in splicer.nodes() if is_if(node)]
             found |= splicer.taken
@@ -120,17 +119,17 @@ def _followed(nodes: Iterable[Node], taken: Mapping[str, Branch]) -> Iterator[No
 
 
 def output_names(node: Node) -> tuple[str, ...]:
-    """The outputs that are not left out; the reader refuses a node that has none."""
+    """Return the outputs that are not left out; the reader refuses a node without outputs."""
     return tuple(filter(None, node.outputs))
 
 
 def label(node: Node) -> str:
-    """The name of a node, or one for it."""
+    """Return the name of a node, or one made from its operator and output."""
     return node.name or f"{node.op_type}_{output_names(node)[0]}"
 
 
 def needed_values(model: Model, *outputs: str) -> set[str]:
-    """The names of the values that the outputs are computed from."""
+    """Return the names of the values that the outputs are computed from."""
     live = set(outputs)
     for node in reversed(model.nodes):
         if any(name in live for name in node.outputs):
@@ -139,6 +138,6 @@ def needed_values(model: Model, *outputs: str) -> set[str]:
 
 
 def needed_nodes(model: Model, *outputs: str) -> list[Node]:
-    """The nodes that the outputs are computed from, in order."""
+    """Return the nodes that the outputs are computed from, in order."""
     live = needed_values(model, *outputs)
     return [node for node in model.nodes if not live.isdisjoint(output_names(node))]

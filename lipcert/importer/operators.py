@@ -1,9 +1,9 @@
-"""Which nodes the importer refuses: operators without a bound, with what to do about it in terms
-that exporters of models use, and tensors that are not finite.
+"""Which nodes the importer refuses: operators without a bound, and tensors that are not finite.
 
-Invariant: an operator that the core has a rule for is refused by the core alone, with its reason.
-Whether a node is well formed, onnxruntime says. Numbers that are not finite matter where an output
-depends on them; −∞ is refused where it is used: the mask of an attention may hold it.
+Each refusal says what to do, in the terms of model exporters. Invariant: only the core refuses
+operators for which it has a rule, with its own reason. onnxruntime checks whether a node is well
+formed. Numbers that are not finite matter only if an output depends on them; −∞ is refused where it
+is used, as the mask of an attention may hold it.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -17,7 +17,7 @@ from lipcert.errors import Refusal
 from lipcert.importer.nodes import label
 
 MICROSOFT: Final = "com.microsoft"
-_Words = tuple[str, str, str]
+_Reason = tuple[str, str, str]
 """code, reason and remedy"""
 _JUMPS: Final = "the output jumps, so no Lipschitz bound exists"
 _TRAINING: Final = ("LC011", "this is part of a training step", "export for inference")
@@ -43,7 +43,7 @@ _OPTIMISED: Final = (
     "onnxruntime wrote this operator when it optimised the model",
     "import the file from before that optimisation",
 )
-_REASONS: Final[Mapping[str, _Words]] = {
+_REASONS: Final[Mapping[str, _Reason]] = {
     **dict.fromkeys(
         ["Adagrad", "Adam", "Gradient", "Momentum", "NegativeLogLikelihoodLoss",
          "SoftmaxCrossEntropyLoss"], _TRAINING,
@@ -83,8 +83,8 @@ _REASONS: Final[Mapping[str, _Words]] = {
     "ThresholdedRelu":
         ("LC005", _JUMPS, "it jumps from 0 to alpha at alpha; use Relu(x - alpha)"),
 }  # fmt: skip
-"""why operators of the standard domain have no bound, where there is a better reason than that
-nobody wrote them down"""
+"""Why operators of the standard domain have no bound, if there is a more specific reason than that
+no rule exists."""
 _OF_SCORES: Final = (
     "of ai.onnx.ml linear scores, scalers and norms are read, where ONNX defines what they compute",
     "write the layer in standard ONNX operators",
@@ -94,7 +94,7 @@ _LABELS: Final = (
     "labels jump (of scores, post_transform NONE, LOGISTIC and SOFTMAX are read)",
     "choose the scores: --output NAME",
 )
-_LEARNED: Final[Mapping[str, _Words]] = {
+_LEARNED: Final[Mapping[str, _Reason]] = {
     "Binarizer": ("LC005", "it jumps at its threshold", "end the network before it"),
     **dict.fromkeys(["LabelEncoder", "LinearClassifier", "ZipMap"], _LABELS),
     "Normalizer": ("LC003", "ONNX and onnxruntime disagree on what the norm MAX is", "use L2"),
@@ -107,16 +107,16 @@ _LEARNED: Final[Mapping[str, _Words]] = {
         ("LC003", "support vectors are not read", "a linear machine: LinearSVC, LinearSVR"),
     ),
 }
-"""likewise, of ai.onnx.ml"""
+"""The same for operators of ai.onnx.ml."""
 
 
 def refusal_of(node: Node) -> Refusal | None:
-    """Why a node that depends on the data is not understood; None where the core may say so."""
-    words = _words(node)
+    """Return why a node that depends on the data is refused; None if the core decides."""
+    words = _reason(node)
     return words and Refusal(words[0], label(node), node.op_type, words[1], words[2])
 
 
-def _words(node: Node) -> _Words | None:
+def _reason(node: Node) -> _Reason | None:
     kind, domain = node.op_type, node.domain
     if "training" in domain or _REASONS.get(kind) is _TRAINING:
         return _TRAINING
@@ -133,7 +133,7 @@ def _words(node: Node) -> _Words | None:
 
 
 def number_refusals(model: Model, live: Set[str]) -> Iterator[Refusal]:
-    """The stored tensors behind these values that do not hold numbers."""
+    """Yield the stored tensors behind these values that are not finite or not numeric."""
     for name, tensor in model.initializers.items():
         if name in live:
             yield from _of_tensor(tensor, f"initializer {name!r}")

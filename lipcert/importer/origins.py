@@ -1,31 +1,31 @@
-"""Origins: of which trained parameters a stored tensor may be computed, as far as notes tell.
+"""Origins: which trained parameters a stored tensor may be computed from, according to the notes.
 
-`unseen` returns the tensors of which not every use is seen, as an exporter computed others from
-them or left out a call that read them. Their gradients have no bound.
+`unseen` returns the tensors of which not every use is visible, because an exporter computed others
+from them or left out a call that read them. Their gradients have no bound.
 
-torch.export notes the call that each node was made from, with the names of what the call reads, and
-the optimiser of onnxscript notes for each tensor that it computes all names that went into it, also
-through other such tensors. Four rules follow; what none of them settles may be anything.
+torch.export notes the call that each node was made from, with the names of what the call reads. The
+optimiser of onnxscript notes, for each tensor that it computes, all names that went into it, also
+through other such tensors. Four rules follow; a tensor that none of them settles may be anything.
 
-1. A noted tensor is computed from the parameters among its names, and from no others. Where a call
-   that reads neither these nor the result of a call that is not left reads it, it is a literal of
-   that call, of the same numbers.
-2. Where a file has such notes, a tensor without one is a literal of the code.
-3. Where it has none, a tensor that may be the result of a call may come from any parameter; another
+1. A noted tensor is computed from the parameters among its names, and from no others. If it is read
+   by a call that reads neither these nor the result of a removed call, it is a literal of that
+   call, of the same numbers.
+2. If a file has such notes, a tensor without one is a literal of the code.
+3. If it has none, a tensor that may be the result of a call may come from any parameter; another
    one only from those that the call of its node reads, and from none if it is one number.
 4. A call of which neither a node nor a tensor is left was merged with another one of equal inputs,
-   or did nothing to these numbers, as a product by 1. Equal tensors were merged, so it may have
-   read a parameter that is not stored, or has the numbers of another tensor, or is all one number.
-   Where its reader reads a tensor that belongs to neither, this may be its result: it may come from
-   anything, or if the call leaves numbers as they are, from a parameter that has these numbers.
+   or did not change these numbers, such as a product by 1. Equal tensors were merged, so it may
+   have read a parameter that is not stored, or has the numbers of another tensor, or is all one
+   number. If its reader reads a tensor that belongs to neither, this may be its result: it may come
+   from anything, or, if the call does not change numbers, from a parameter that has these numbers.
 
 The TorchScript exporter leaves no notes. It computes with constants, and gives the results made-up
-names; so do moved copies of a parameter that is stored no more, as of the weight of a linear layer.
-A tensor with such a name is the copy of a parameter where its node belongs to a module of which
+names. So do moved copies of a parameter that is no longer stored, such as the weight of a linear
+layer. A tensor with such a name is the copy of a parameter if its node belongs to a module of which
 this parameter, and nothing else, is missing. Otherwise it may come from anything. Exporters before
 torch 1.13 do not say which module a node belongs to; there all tensors of layers are taken for such
 copies, and the report says so (LC023). Tools that rewrite files of torch.export may drop its notes;
-tensors with the names of results of calls may come from anything then.
+then tensors with the names of results of calls may come from anything.
 """
 
 import re
@@ -41,35 +41,35 @@ from lipcert.importer.metadata import Provenance, is_anonymous
 from lipcert.importer.nodes import FX_NODE, Call, NotedNode, call_of, label, output_names
 
 _NUMBER: Final = re.compile(r"_\d+$")
-"""what tells the results of several calls of one kind apart"""
+"""The suffix that distinguishes the results of several calls of one kind."""
 _ONCE: Final = re.compile(
     "alias|clone|contiguous|detach_?|flatten|lift_fresh_copy|permute|reshape|select|slice|split|"
     "split_with_sizes|squeeze|to|_to_copy|transpose|type_as|unflatten|unsqueeze|view"
 )
-"""calls that move numbers, none of them to several places"""
+"""Calls that move numbers, none of them to several places."""
 _ROWS: Final = re.compile("embedding")
 _INNER: Final = re.compile("val")
-"""what the nodes of one call compute for another one of the same call"""
+"""Values that the nodes of one call compute for each other."""
 _SAME: Final = re.compile(f"{_ONCE.pattern}|dropout|expand|expand_as|stack")
-"""calls that leave numbers as they are"""
+"""Calls that do not change numbers."""
 _ALONE: Final = re.compile(
     f"{_SAME.pattern}|abs|amax|avg_pool[12]d|celu|elu|exp|gelu|hard(sigmoid|swish|tanh)|leaky_relu|"
     "log|log_softmax|logsumexp|max_pool[12]d|mean|mish|neg|reciprocal|relu|rsqrt|selu|sigmoid|silu|"
     "softmax|softplus|softsign|sqrt|sum|tanh"
 )
-"""calls that read one tensor"""
+"""Calls that read one tensor."""
 _MADE: Final = re.compile("arange|full|ones|scalar_tensor(_default)?|sym_size_int|zeros")
-"""calls that read none, or only its sizes"""
+"""Calls that read no tensor, or only its sizes."""
 _ITEM: Final = re.compile("getitem")
-"""one of several results of a call, for which no node is made"""
+"""One of several results of a call, for which no node is made."""
 _OF_SIZES: Final = frozenset({"operator.eq", "operator.floordiv", "operator.mod"})
-"""calls that read sizes, such as the remainder of a batch by another size"""
+"""Calls that read sizes, such as the remainder of a batch size by another size."""
 _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
-"""operators that read vectors of normalizations and activations with further axes of size 1"""
+"""Operators that read vectors of normalizations and activations with further axes of size 1."""
 _LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
 _SIZED: Final = frozenset({"Resize", "Upsample"})
-"""operators whose constants are sizes, also where they are fractions"""
+"""Operators whose constants are sizes, even if they are fractions."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class _Group:
 def unseen(
     notes: Provenance, stored: Mapping[str, Tensor], readers: Sequence[NotedNode]
 ) -> frozenset[str]:
-    """The tensors of which not every use is seen, and those computed from them.
+    """Return the tensors of which not every use is visible, and those computed from them.
 
     readers: all nodes that the outputs are computed from.
     """
@@ -125,11 +125,12 @@ def unseen(
 
 
 def moved(notes: Provenance, stored: Mapping[str, Tensor]) -> Mapping[str, str]:
-    """Tensors that hold entries of one parameter each, none twice, which stands nowhere else.
+    """Map tensors to the parameter whose entries they hold, each entry at most once.
 
-    So the gradient by the parameter is that by the tensor, with zeros for the entries left out. By
-    rule 1, where all that went into the tensor besides are moves, rows, and numbers that are not
-    trained; rows of a table that differ are different ones, if nothing moved them afterwards.
+    The parameter stands nowhere else. So its gradient is that by the tensor, with zeros for the
+    entries left out. This holds by rule 1 if everything else that went into the tensor are moves,
+    row look-ups, and numbers that are not trained; rows of a table that differ are different rows,
+    if nothing moved them afterwards.
     """
     made = {
         name: notes.sources(name)
@@ -157,10 +158,10 @@ def moved(notes: Provenance, stored: Mapping[str, Tensor]) -> Mapping[str, str]:
 def _computed(
     notes: Provenance, names: Iterable[str], read: frozenset[str] | None = None
 ) -> set[str]:
-    """The tensors that were computed from parameters, and these.
+    """Return the tensors that were computed from parameters, and those parameters.
 
-    read: the parameters that their call reads, which are then all that its own tensors come from. A
-    tensor that was computed from others is one of another call, which had the same numbers.
+    read: the parameters that their call reads; its own tensors then come from these alone. A tensor
+    that was computed from others belongs to another call, which had the same numbers.
     """
     found: set[str] = set()
     for name in names:
@@ -171,7 +172,7 @@ def _computed(
 
 
 def _may_read(result: str, floats: Mapping[str, Tensor]) -> bool:
-    """Whether a result of which no node is left may be computed from anything.
+    """Whether a result without a node may be computed from anything.
 
     A number of the code that was merged with an equal one is not.
     """
@@ -191,7 +192,7 @@ def _groups(readers: Iterable[NotedNode], floats: Mapping[str, Tensor]) -> Itera
 def _is_unknown(
     notes: Provenance, group: _Group, lost: Sequence[str], floats: Mapping[str, Tensor]
 ) -> bool:
-    """Whether the group may read the result of a call that nobody noted."""
+    """Whether the group may read the result of a call that is not noted."""
     own = group.tensors - notes.listed
     if not all(_is(_MADE, name) for name in own.intersection(lost)):
         return True
@@ -201,7 +202,7 @@ def _is_unknown(
 
 
 def _strangers(notes: Provenance, group: _Group, lost: Sequence[str]) -> set[str]:
-    """The tensors of a group that are neither of its call, nor literals, nor of what it lost."""
+    """Return the tensors of a group that belong neither to its call, nor to its lost results."""
     read = notes.read_by(group.call)
     return {
         name
@@ -212,7 +213,7 @@ def _strangers(notes: Provenance, group: _Group, lost: Sequence[str]) -> set[str
 
 
 def _mergeable(notes: Provenance, floats: Mapping[str, Tensor]) -> set[str]:
-    """The parameters that an optimiser may have merged with other tensors, or left out."""
+    """Return the parameters that an optimiser may have merged with others, or left out."""
     counts = Counter(tensor.values().tobytes() for tensor in floats.values())
     return {
         name
@@ -225,7 +226,7 @@ def _mergeable(notes: Provenance, floats: Mapping[str, Tensor]) -> set[str]:
 
 
 def _moved(notes: Provenance, floats: Mapping[str, Tensor], other: str) -> set[str]:
-    """The parameters whose numbers, moved, may be those of another tensor."""
+    """Return the parameters whose numbers, moved, may be those of another tensor."""
     numbers = floats[other].values()
     return {
         name
@@ -240,7 +241,7 @@ def _is_uniform(tensor: Tensor) -> bool:
 
 
 def _is(kinds: re.Pattern[str], result: str) -> bool:
-    """Whether the name is that of the result of a call of these kinds."""
+    """Whether this is the name of the result of a call of these kinds."""
     return kinds.fullmatch(_NUMBER.sub("", result)) is not None
 
 
@@ -261,19 +262,19 @@ def _unnamed(
 
 
 def _is_copy(notes: Provenance, node: Node, given: str, tensor: Tensor) -> bool:
-    """Whether a tensor can only be a parameter of the module that a node belongs to, moved.
+    """Whether a tensor can only be a parameter, moved, of the module that a node belongs to.
 
-    Of a recurrent layer it holds the entries of several, one after another.
+    For a recurrent layer it holds the entries of several parameters, one after another.
     """
     is_matrix = node.op_type == "MatMul" and len(tensor.dims) == 2
     is_matrix |= node.op_type in RECURRENT and given in node.inputs[1:4]
-    if not node.name.startswith("/"):  # exporters of old name no modules
+    if not node.name.startswith("/"):  # old exporters do not name modules
         return is_matrix or node.op_type in _LAYERS
     module = module_of(node.name, notes.stored)
     own = {name[len(module) + 1 :] for name in notes.stored if name.startswith(f"{module}.")}
     if not module or not (is_matrix or node.op_type in _MOVED):
         return False
-    if is_matrix and own:  # a layer that has its bias left
+    if is_matrix and own:  # a layer of which the bias is left
         halves = [name for name in own if "." not in name]
         alone = [name.endswith("bias") and f"{name[:-4]}weight" not in own for name in halves]
         return bool(halves) and all(alone)
@@ -282,7 +283,7 @@ def _is_copy(notes: Provenance, node: Node, given: str, tensor: Tensor) -> bool:
 
 
 def module_of(node: str, stored: Iterable[str]) -> str:
-    """The module of a node, as /blocks/blocks.0/fc_1/MatMul, where fc is called again."""
+    """Return the module of a node such as /blocks/blocks.0/fc_1/MatMul, a second call of fc."""
     parts: list[str] = []
     for part in node.split("/")[1:-1]:
         if parts and part.startswith(f"{parts[-1]}."):

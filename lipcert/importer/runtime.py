@@ -1,4 +1,4 @@
-"""Runtime: onnxruntime without optimisations, on one thread, as a reference for comparisons."""
+"""Runtime: run onnxruntime without optimisations, on one thread, as a reference to compare with."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,18 +41,24 @@ _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float
 
 
 class RunFailure(Exception):  # noqa: N818 (no failure of the program)
-    """onnxruntime refuses a model or an input; one line."""
+    """onnxruntime refuses a model or an input; the message is one line."""
 
 
 class Runtime:
-    """A file as it stands, of which the values of its nodes can be asked for.
+    """Runs a file as it is, and returns values of its nodes.
 
-    proto, folder: its message, and where its external data lie.
+    Nodes that the wanted values do not depend on are left out; the inputs left keep the shapes
+    that the file declares.
 
-    What the values do not depend on is left out, so that these inputs remain, with the shapes that
-    the file declares. model: what the core reads in it. values: those of the wanted ones that
-    nodes of the file compute. dtypes: of the inputs. is_widened: whether float32 stands in place
-    of the narrower types, which onnxruntime does not run.
+    Args:
+        proto: the message of the file.
+        folder: the folder with its external data.
+        model: what the core reads in the file.
+        sources: names of the inputs.
+        wanted: names of the values that may be asked for.
+
+    values: the wanted ones that nodes of the file compute. dtypes: those of the inputs.
+    is_widened: whether float32 replaces narrower types, which onnxruntime does not run.
     """
 
     def __init__(
@@ -75,7 +81,7 @@ class Runtime:
         self.dtypes = {name: np.dtype(_TYPES[kind]) for name, kind in kinds.items()}
 
     def __call__(self, given: Mapping[str, Array], values: Sequence[str]) -> list[Array]:
-        """The values for these inputs."""
+        """Return the values for these inputs."""
         fed = {name: array.astype(self.dtypes[name]) for name, array in given.items()}
         try:
             found = self._session.run(list(values), fed)
@@ -85,8 +91,9 @@ class Runtime:
 
 
 def rejection(path: Path) -> str:
-    """Why onnxruntime rejects a file as it stands, or does not run it on any of a few inputs of
-    the shapes that it declares; "" where it does, or lacks an operator or type that it holds."""
+    """Return why onnxruntime rejects a file, or fails on inputs of the shapes that it declares.
+
+    The result is "" if it runs on one of them, or lacks an operator or type of the file."""
     _, proto = read_parsed(path)
     _embed_external_data(proto, path.parent)
     try:
@@ -114,7 +121,7 @@ def _symbols(dims: Sequence[object]) -> bool:
 
 
 def _drawn(item: Any, count: int) -> Array:
-    """Numbers for an input; of whole ones 0, which are rows of every table."""
+    """Draw numbers for an input; integers are 0, a valid row of every table."""
     first, *rest = item.shape
     shape = (count if _symbols([first]) else first, *rest)
     dtype = np.dtype(_TYPES[item.type])
@@ -123,7 +130,7 @@ def _drawn(item: Any, count: int) -> Array:
 
 
 def _said(error: Exception) -> str:
-    """What onnxruntime says, without its own numbers and names of files."""
+    """Return onnxruntime's message without its error numbers and file names."""
     return _FRAME.sub("", str(_failure(error)))
 
 
@@ -136,7 +143,7 @@ def _is_lack(error: Exception) -> bool:
 def _written(
     proto: ModelProto, folder: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
 ) -> tuple[ModelProto, tuple[str, ...]]:
-    """The file without what the values do not depend on, and which of the values there are."""
+    """Return the file reduced to what the values depend on, and which of the values it has."""
     whole = [*proto.graph.node]
     whole += [item for node in whole for item in _scores(node, wanted)]
     made = {name for node in whole for name in node.output}
@@ -159,7 +166,7 @@ def _written(
 
 
 def _scores(node: NodeProto, wanted: Sequence[str]) -> Iterator[NodeProto]:
-    """Nodes that compute the scores which `core.reader.scores` gives a name of their own."""
+    """Yield nodes that compute the scores which `core.reader.scores` names."""
     result = node.output[1] if node.op_type == "LinearClassifier" and len(node.output) > 1 else ""
     both, one = f"{result}.scores", f"{result}.score"
     if result and not {both, one}.isdisjoint(wanted):
@@ -178,9 +185,9 @@ def _failure(error: Exception) -> RunFailure:
 
 
 def _new_session(proto: ModelProto) -> tuple[onnxruntime.InferenceSession, bool]:
-    """A session, and whether it is of the file with float32 in place of narrower types.
+    """Return a session, and whether it runs with float32 in place of narrower types.
 
-    Its errors have no common type.
+    It raises errors of no common type.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -204,7 +211,7 @@ def _new_session(proto: ModelProto) -> tuple[onnxruntime.InferenceSession, bool]
 
 
 def _widen(message: Message) -> bool:
-    """Put float32 in place of float16 and bfloat16; whether there were any."""
+    """Replace float16 and bfloat16 by float32; return whether there were any."""
     found = False
     for field, value in message.ListFields():
         for item in value if field.is_repeated else [value]:
@@ -233,7 +240,7 @@ def _widen(message: Message) -> bool:
 
 
 def _keep_needed(graph: GraphProto, outputs: Iterable[str]) -> None:
-    """Leave the nodes from which outputs are computed, in their order."""
+    """Keep the nodes from which outputs are computed, in their order."""
     live, kept = set(outputs), list[NodeProto]()
     for node in reversed(graph.node):
         if live.intersection(node.output):
@@ -245,7 +252,7 @@ def _keep_needed(graph: GraphProto, outputs: Iterable[str]) -> None:
 
 
 def _names_read(node: NodeProto) -> set[str]:
-    """Names of the values that a node reads, also inside its sub-graphs."""
+    """Return the names of the values that a node reads, also inside its sub-graphs."""
     names = set(node.input)
     for item in node.attribute:
         if item.type == AttributeProto.GRAPH:
@@ -255,10 +262,10 @@ def _names_read(node: NodeProto) -> set[str]:
 
 
 def _take_branches(graph: GraphProto, model: Model) -> None:
-    """Put a copy of the branch that an If takes in place of the other one, also inside of it.
+    """Replace the branch that an If does not take by a copy of the one it takes, recursively.
 
-    The core decides which are taken; where it does not know, or a call of a function stands
-    between, an If stays as it is.
+    The core decides which is taken. An If stays as it is where the core does not know, or inside a
+    call of a function.
     """
     taken = branches_taken(model)
     if taken:
@@ -294,7 +301,7 @@ def _embed_external_data(proto: ModelProto, folder: Path) -> None:
 
 
 def _tensors(message: Message) -> Iterator[TensorProto]:
-    """Every tensor at any depth of a message."""
+    """Yield every tensor at any depth of a message."""
     for field, value in message.ListFields():
         if field.message_type is not None:
             for item in value if field.is_repeated else [value]:

@@ -1,6 +1,6 @@
-"""Survey: every reason to refuse a model, so that its author can repair them all at once.
+"""Survey: list every reason to refuse a model, so that its author can repair them all at once.
 
-A node whose inputs are unknown because an earlier node is refused is judged by its operator only.
+If the inputs of a node are unknown because an earlier node is refused, only its operator is judged.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,13 +41,13 @@ _ALL: Final = (
     "places of largest entries jump: weigh all by a softmax (experts, routes), or choose by values"
 )
 _DEPENDS: Final = JUMPING | {"If"}
-"""operators of which it depends on others whether they have a bound"""
+"""Operators for which it depends on other nodes whether they have a bound."""
 
 _SUPPORTED: Final = "export with supported operators, or opset 17-20"
 _NUMBERS: Final = "feed floats, or ids of embeddings as int64"
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
-_TOLD: Final = (
+_CODES: Final = (
     (JUMPS, "LC005", _SMOOTH),
     ("equally many examples", "LC010", "export all inputs with one batch axis, axis 0"),
     ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
@@ -76,11 +76,11 @@ _TOLD: Final = (
     ("the size of the batch", "LC008", _FIXED_BATCH),
     ("the output does not depend on the input", "LC008", "choose an output that does"),
 )
-"""words of the core → code and remedy"""
+"""words in the core's message → code and remedy"""
 
 
 def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
-    """The refusals without repetitions: one for each code, node and, without a node, reason."""
+    """Remove repeated refusals: keep one for each code, node and, without a node, reason."""
     kept: dict[tuple[str, str, str], Refusal] = {}
     for item in refusals:
         kept.setdefault((item.code, item.node, "" if item.node else item.reason), item)
@@ -88,7 +88,7 @@ def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
 
 
 def operator_refusals(model: Model, outputs: Sequence[str]) -> Iterator[Refusal]:
-    """The operators on the way from any input to these outputs that have no bound anywhere."""
+    """Yield refusals of operators without a bound between any input and these outputs."""
     data = {item.name for item in model.inputs}
     for node in needed_nodes(model, *outputs):
         if node.op_type in _SHAPES or data.isdisjoint(node.inputs):
@@ -100,7 +100,7 @@ def operator_refusals(model: Model, outputs: Sequence[str]) -> Iterator[Refusal]
 
 
 def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
-    """What the core refuses, with a code and a remedy. on_data: of values, and not of sizes."""
+    """Return a refusal of the core with code and remedy. on_data: about values, not sizes."""
     found = error.node if isinstance(error.node, Node) else None
     node, op = ("", "") if found is None else (label(found), found.op_type)
     is_general = on_data or error.reason == UNSUPPORTED
@@ -111,7 +111,7 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
         return Refusal("LC007", node, op, error.reason, ACROSS)
     if isinstance(error, MixingError):
         return Refusal("LC007", node, op, error.reason, _ONE_AXIS)
-    words = ((code, remedy) for text, code, remedy in _TOLD if text in error.reason)
+    words = ((code, remedy) for text, code, remedy in _CODES if text in error.reason)
     code, remedy = next(words, ("LC028", _PLAIN))
     if _LARGE in error.reason:
         code, remedy = ("LC002" if on_data else "LC016"), _SMALLER
@@ -119,7 +119,7 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
 
 
 def node_refusals(model: Model, *outputs: str, batched: bool) -> Iterator[Refusal]:
-    """The nodes that cannot be read, as far as their inputs are known."""
+    """Yield refusals of all nodes that cannot be read, as far as their inputs are known."""
     try:
         walk = Walk.of(model, *outputs, batched=batched)
     except Unsupported as error:

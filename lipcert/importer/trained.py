@@ -1,8 +1,8 @@
 """Trained: which initializers of a model are parameters of the network, and which are folded.
 
-`trained_of` takes a model with one initializer per tensor that training may change, and returns the
-parameters in the order of use, each `folded` where its numbers are not what is trained, or where
-not all of its uses are seen. Invariant: a tensor is a parameter without being folded only if all
+`trained_of` takes a model with one initializer per tensor that training may change. It returns the
+parameters in the order of use; one is `folded` if its numbers are not those that are trained, or if
+not all of its uses are visible. Invariant: a tensor is a parameter without being folded only if all
 its uses are operands of steps, or numbers for which the core knows no bound.
 """
 
@@ -24,21 +24,21 @@ from lipcert.importer.nodes import FX_NODE, NotedNode
 
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})
-"""operators whose constants may be trained, although no rule bounds their gradients"""
+"""Operators whose constants may be trained, although no rule bounds their gradients."""
 _CALCULATING: Final = frozenset(
     {"Add", "Div", "Gather", "Mul", "Slice", "Split", "Sub", "Where"}
     | {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
 )
-"""operators that make a number of a formula of what is trained"""
+"""Operators that compute a number of a formula from trained tensors."""
 _QUICK_GELU: Final = 1.702
 _NEAR: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """The parameters; lost: known ones that no rule follows; numbers: those of a formula.
+    """The parameters; lost: known ones without a rule; numbers: those that are part of a formula.
 
-    fixed: other tensors that steps compute with and that are not trained, and why.
+    fixed: other tensors that steps compute with and that are not trained, with the reason.
     """
 
     parameters: Mapping[str, Parameter]
@@ -49,10 +49,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marks:
-    """What the exporter's notes say of a file.
+    """What the exporter's notes say about a file.
 
     missing: parameters that it lacks; nodes: those that depend on the data; hidden: whether some
-    notes belong to nodes that are not among them; unseen: tensors of which other uses may be.
+    notes belong to nodes that are not among them; unseen: tensors that may have other uses.
     """
 
     provenance: Provenance
@@ -64,7 +64,7 @@ class Marks:
 
 
 def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
-    """The parameters of a program. found: its model, with computed tensors as initializers."""
+    """Return the parameters of a program. found: its model, computed tensors as initializers."""
     model, notes = found.model, marks.provenance
     stored = tensors(model)
     uses = _Uses(program, model)
@@ -77,12 +77,12 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     )
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
-    plain = uses.plain | program.untracked  # such a number is fixed, also where others are trained
+    plain = uses.plain | program.untracked  # such a number is fixed, even if others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
     fixed: dict[str, str] = {}
-    inner = sorted(followed - uses.spoken.keys())
-    for name in (*uses.spoken, *inner, *sorted(program.untracked - {*uses.spoken, *inner})):
+    inner = sorted(followed - uses.with_rule.keys())
+    for name in (*uses.with_rule, *inner, *sorted(program.untracked - {*uses.with_rule, *inner})):
         tensor = stored.get(name)
         if name in followed:
             is_folded = name in mixed or name in uses.plain
@@ -90,7 +90,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
             parameters[name] = Parameter(name, dims, folded=is_folded, computed=True)
         if name in followed or (followed and name in found.names):
             continue
-        if tensor is not None and name in notes.frozen and name in uses.spoken:
+        if tensor is not None and name in notes.frozen and name in uses.with_rule:
             parameters[name] = Parameter(name, tensor.dims, trainable=False)
         if tensor is None or notes.is_statistic(name):
             continue
@@ -98,8 +98,8 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
             name not in found.names | marks.unseen and notes.is_literal(name, tensor.size)
         )
         if is_literal:
-            is_parameter = literals and tensor.size > 1 and uses.spoken.get(name, False)
-        elif name in uses.spoken:
+            is_parameter = literals and tensor.size > 1 and uses.with_rule.get(name, False)
+        elif name in uses.with_rule:
             is_number = name in formulas or (name in plain - own and tensor.size == 1)
             is_parameter = notes.is_known(name) or not is_number
         else:
@@ -111,19 +111,19 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
         elif tensor.size == 1 and not is_literal:
             numbers.append(name)
     known = parameters.keys() | (found.names if followed else frozenset())
-    for name in uses.spoken.keys() - known - notes.frozen:
+    for name in uses.with_rule.keys() - known - notes.frozen:
         if name in stored and (stored[name].size > 1 or name in notes.folded):
-            fixed[name] = notes.told(name)
+            fixed[name] = notes.why_fixed(name)
     lost = (uses.plain | program.untracked) & notes.targets - parameters.keys()
     fixed = dict(sorted(fixed.items()))
     return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)), fixed)
 
 
 def _followed(found: Computed, own: Set[str], marks: Marks) -> frozenset[str]:
-    """The parameters that the file computes tensors from, where it shows what it computes.
+    """Return the parameters that the file computes tensors from, if it shows the computation.
 
-    own: single numbers of modules. Another one may be a number of a formula where no notes say what
-    is trained; then nothing is followed.
+    own: single numbers of modules. If no notes say what is trained, another single number may
+    belong to a formula; then the result is empty.
     """
     stored = found.model.initializers
     names = (found.absorbed & stored.keys()) - found.names
@@ -133,11 +133,11 @@ def _followed(found: Computed, own: Set[str], marks: Marks) -> frozenset[str]:
 
 
 def _of_module(model: Model, notes: Provenance, noted: Sequence[NotedNode]) -> frozenset[str]:
-    """What may be trained also where it enters as a plain number, where no notes say what is.
+    """Return what may be trained even as a plain number, if no notes say what is trained.
 
-    A tensor of several numbers that a node moves or calculates with is none of a formula, but for
-    masks of attention; and neither is a number that a module of torch holds under a name: a literal
-    of the code has none there. Scales of quantised numbers are not trained.
+    A tensor of several numbers that a node moves or computes with is not part of a formula, except
+    for masks of attention. Neither is a number that a torch module holds under a name: a literal of
+    the code has no name there. Scales of quantised numbers are not trained.
     """
     scales = scales_of_quantised(model)
     read = (item.tensors for item in noted if item.node.op_type in _CALCULATING)
@@ -156,24 +156,24 @@ def _of_module(model: Model, notes: Provenance, noted: Sequence[NotedNode]) -> f
 
 
 def dequantised(model: Model) -> Iterator[Node]:
-    """The nodes that read quantised numbers."""
+    """Return the nodes that read quantised numbers."""
     return (node for node in model.nodes if node.op_type == "DequantizeLinear")
 
 
 def scales_of_quantised(model: Model) -> frozenset[str]:
-    """The names of the scales of quantised numbers."""
+    """Return the names of the scales of quantised numbers."""
     return frozenset(name for node in dequantised(model) for name in node.inputs[1:2])
 
 
 class _Uses:
     """How steps use tensors.
 
-    spoken: operands for which there are rules, in order, and whether in the slot of a weight;
+    with_rule: operands that have rules, in order, and whether they are weights;
     plain: what else steps compute with.
     """
 
     def __init__(self, program: Program, model: Model) -> None:
-        self.spoken: dict[str, bool] = {}
+        self.with_rule: dict[str, bool] = {}
         self.plain: set[str] = set()
         self._program = program
         for step in program.steps:
@@ -191,10 +191,10 @@ class _Uses:
                 kind = model.nodes[step.node].op_type
                 is_weight = is_weight or (item.name == "bias" and kind in _WITH_BIAS)
                 for name in operand.sources:
-                    self.spoken[name] = self.spoken.get(name, False) or is_weight
+                    self.with_rule[name] = self.with_rule.get(name, False) or is_weight
 
     def odd(self, stored: Mapping[str, Tensor]) -> frozenset[str]:
-        """Numbers inside of functions that the formula of no function has: they may be trained."""
+        """Return constants inside activations that no standard formula has: they may be trained."""
         found = {
             step.op.numbers[0]
             for step in self._program.steps
@@ -210,15 +210,15 @@ class _Uses:
 
 
 def _is_number(tensor: Tensor, numbers: Iterable[float], share: float = 1e-6) -> bool:
-    """Whether a tensor is one of these numbers, or next to it."""
+    """Whether a tensor is one of these numbers, or close to it."""
     own = float(tensor.values().reshape(-1)[0]) if tensor.size == 1 else math.nan
     return any(math.isclose(own, number, rel_tol=share) for number in numbers)
 
 
 def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator[str]:
-    """Single numbers beside a function that its formula has: what GELU is halved by, and 1/√n.
+    """Yield single numbers beside a function that belong to its formula: 1/2 of GELU, and 1/√n.
 
-    An attention multiplies or divides its queries of n entries by it, in another step.
+    Attention multiplies or divides its queries of n entries by it, in a step of its own.
     """
     makers = {step.output: step for step in program.steps}
     readers = {name: step for step in program.steps for name in step.inputs[:1]}
@@ -237,7 +237,7 @@ def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator
 
 
 def noted_nodes(model: Model, program: Program) -> Iterator[NotedNode]:
-    """The nodes that depend on the data, in order."""
+    """Yield the nodes that depend on the data, in order."""
     behind = {name: frozenset([name]) for name in model.initializers}
     for node, role in zip(model.nodes, program.covered, strict=True):
         read = frozenset[str]().union(*(behind.get(name, ()) for name in node.inputs))
@@ -251,7 +251,7 @@ def noted_nodes(model: Model, program: Program) -> Iterator[NotedNode]:
 def _mixed(
     found: Computed, stored: Mapping[str, Tensor], marks: Marks, followed: Set[str]
 ) -> frozenset[str]:
-    """The tensors that are not what is trained, or into which others may have been computed."""
+    """Return the tensors that differ from what is trained, or that others may be folded into."""
     notes, missing = marks.provenance, marks.missing
     everything = frozenset(name for name in stored if not notes.is_statistic(name))
     mixed = set() if followed else set(found.absorbed)
@@ -267,7 +267,7 @@ def _mixed(
 
 
 def _unread(provenance: Provenance, nodes: Sequence[NotedNode]) -> set[str]:
-    """Parameters that a call reads, while its nodes read other numbers in their place."""
+    """Return the parameters that a call reads, while its nodes read other numbers instead."""
     read: dict[str, set[str]] = {}
     said: dict[str, set[str]] = {}
     for item in nodes:
