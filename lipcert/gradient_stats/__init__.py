@@ -1,1 +1,1 @@
-"""Measured gradients of single examples, with which noise and bounds are compared. No bounds."""
+"""Gradient statistics: measured per-example gradients, to compare with noise. No bounds."""

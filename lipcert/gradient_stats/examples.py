@@ -1,14 +1,13 @@
-"""Examples, read from data and checked against the model and the loss, or admissible random ones.
+"""Examples: read from data and checked against model and loss, or drawn at random.
 
-Input: a source and the shape of one example, or what is known of inputs and labels. Output:
-`Examples`, or a NoVerdictError that names what is wrong and where. Nothing is skipped or rescaled
-silently.
+`DataSet` reads a source; `random_examples` draws admissible inputs and labels. Both give
+`Examples`; a NoVerdictError says what is wrong and where. Nothing is skipped or rescaled silently.
 
-Bounds cover admissible labels only: of an array of labels, one for each example, come class numbers
-[examples] for a loss over several classes, otherwise float64 targets [examples, *output shape]; for
-several outputs a float64 matrix, the class number or the targets of one beside those of the next.
-Labels are only reshaped, one-hot rows are read as the class that they mark, and targets that exceed
-their limit by rounding are shortened to it.
+Bounds cover admissible labels only. `checked_labels` turns an array of labels, one for each
+example, into class numbers [examples] for a loss over several classes, or else into float64 targets
+[examples, *output shape]; for several outputs into a float64 matrix, with the class number or the
+targets of one output beside those of the next. Labels are only reshaped; one-hot rows are read as
+their class, and targets that exceed their limit by rounding are shortened to it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from lipcert.losses import Targets, parameters, targets_of
 RANDOM: Final = "random admissible inputs"
 _FLOATS: Final = frozenset({"f"})
 _MOST_BYTES: Final = 1 << 28
-"""of the examples that a measurement holds at once"""
+"""Most bytes of examples that a measurement holds at once."""
 _TINY: Final = float(np.finfo(np.float64).tiny)
 _INWARD: Final = 1e-12
 
@@ -45,7 +44,7 @@ class Examples:
     """Inputs [examples, *shape] of a float or integer type, and their labels [examples, ...].
 
     source: where they come from, for messages.
-    is_private: whether what is learned from them costs privacy, as it does of all but drawn ones.
+    is_private: whether what is learned from them costs privacy; true for all that are read.
     is_drawn: whether they were drawn instead of read, with random labels.
     """
 
@@ -64,18 +63,18 @@ class Examples:
         return len(self.x)
 
     def read(self, start: int, stop: int) -> Examples:
-        """Those from start to stop − 1."""
+        """Return examples start to stop − 1."""
         return replace(self, x=self.x[start:stop], y=self.y[start:stop])
 
     def take(self, index: npt.NDArray[np.int64]) -> Examples:
-        """Those of these numbers, in this order."""
+        """Return the examples with these numbers, in this order."""
         return replace(self, x=self.x[index], y=self.y[index])
 
 
 class DataSet:
-    """The examples of a source, checked as they are read; no more than are asked for are held.
+    """The examples of a source, checked as they are read; only requested ones are held in memory.
 
-    source: its name, for messages. count: how many there are; None: only the end tells.
+    source: its name, for messages. count: how many there are; None if unknown before the end.
     """
 
     def __init__(self, source: Source, shape: Shape) -> None:
@@ -92,9 +91,9 @@ class DataSet:
         return self._source.identity()
 
     def read(self, start: int, stop: int) -> Examples:
-        """Those from start to stop − 1, or to the end of the data.
+        """Return examples start to stop − 1, or to the end of the data.
 
-        A caller that goes on where the last call ended reads the source once.
+        If each call begins where the last one ended, the source is read once.
         """
         if start != self._at:
             self._blocks, self._rest, self._at = self._source.blocks(start), [], start
@@ -112,11 +111,11 @@ class DataSet:
         return self._checked((x[:wanted], y[:wanted]), start)
 
     def take(self, index: npt.NDArray[np.int64]) -> Examples:
-        """Those of these numbers, in this order; the count must be known, and above all of them."""
+        """Return the examples with these numbers, in this order; the count must be known."""
         return self._checked(self._source.take(index)) if len(index) else self._nothing()
 
     def some(self) -> Examples:
-        """As many as a measurement can hold, at equal distances; the first of what has no count."""
+        """Return as many as a measurement can hold: evenly spaced, or the first without a count."""
         most = max(_MOST_BYTES // (8 * math.prod(self._shape)), 1)
         if self.count is None or self.count <= most:
             return self.read(0, most)
@@ -130,22 +129,25 @@ class DataSet:
 
 
 Readable: TypeAlias = Examples | DataSet
-"""what is read by numbers of examples"""
+"""Anything that is read by example numbers."""
 
 
 def open_data(
     where: object, shape: Shape, columns: Columns | None = None, name: str = "the examples"
 ) -> DataSet:
-    """The data that a word names or an object holds, as examples of the given shape."""
+    """Open the data that a path or word names or an object holds, as examples of this shape."""
     return DataSet(open_source(where, columns or Columns(), name), shape)
 
 
 def checked_examples(
     x: npt.NDArray[Any], y: npt.NDArray[Any], shape: Shape, source: str, first: int = 0
 ) -> Examples:
-    """The arrays as examples of the given shape; values must be finite numbers.
+    """Return the arrays as examples of the given shape.
 
     first: the number of the first example, for messages.
+
+    Raises:
+        NoVerdictError: if shapes or types do not fit, or a value of x is not finite.
     """
     if x.dtype.kind not in "fiu" or y.dtype.kind not in "fiub":
         raise NoVerdictError(
@@ -167,7 +169,7 @@ def checked_examples(
 
 
 def _first_bad(x: npt.NDArray[Any]) -> int | None:
-    """Index of the first example with an entry that is not finite."""
+    """Return the index of the first example with an entry that is not finite."""
     if x.dtype.kind not in _FLOATS:
         return None
     finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
@@ -184,9 +186,9 @@ def random_examples(
     *,
     seed: int = 0,
 ) -> Examples | None:
-    """So many examples of this shape, the same for one seed, as `Domain.uniform` draws them.
+    """Draw examples of this shape by `Domain.uniform`; the same seed gives the same ones.
 
-    None: admissible labels are unknown.
+    The result is None if the admissible labels are unknown.
     """
     random = np.random.default_rng(seed)
     labels = _random_labels(loss, output_shape, count, random)
@@ -199,7 +201,7 @@ def random_examples(
 def _random_labels(
     loss: Loss, output_shape: Shape, count: int, random: np.random.Generator
 ) -> npt.NDArray[Any] | None:
-    """Classes, ends of the range of targets, or directions; of unlimited targets normal ones."""
+    """Draw classes, ends of the range of targets, or directions; normal ones if unlimited."""
     if isinstance(loss, Joint):
         parts = [
             _random_labels(part.loss, example(part.shape), count, random) for part in loss.parts
@@ -225,15 +227,18 @@ def _random_labels(
 
 _Labels = npt.NDArray[Any]
 _ROUNDINGS: Final = 8.0
-"""labels scaled to the limit in their own dtype may exceed it by so many of its roundings"""
+"""Labels scaled to the limit in their own dtype may exceed it by this many of its roundings."""
 
 
 def checked_labels(
     loss: Loss, labels: _Labels, output_shape: Shape, first: int = 0
 ) -> npt.NDArray[Any]:
-    """The labels as `per_example_loss` takes them.
+    """Return the labels as `per_example_loss` takes them.
 
     first: the number of the first example, for messages.
+
+    Raises:
+        NoVerdictError: if labels do not fit the loss or the output, or are not admissible.
     """
     array = np.asarray(labels)
     if array.dtype.kind not in "biuf":
@@ -269,7 +274,7 @@ def checked_labels(
 
 
 def _of_parts(loss: Joint, array: _Labels, first: int) -> FloatArray:
-    """Labels of several outputs as one row of numbers for each example."""
+    """Return labels of several outputs as one row of numbers for each example."""
     columns = loss.label_slices
     rows = array.reshape(len(array), -1) if array.size else np.zeros((0, columns[-1].stop))
     if rows.shape[1] != columns[-1].stop:
@@ -286,12 +291,12 @@ def _of_parts(loss: Joint, array: _Labels, first: int) -> FloatArray:
 
 
 def _of_part(part: Part, own: _Labels, first: int) -> FloatArray:
-    """Labels of one of several outputs: a column of class numbers, or one for each entry."""
+    """Return labels of one of several outputs: a column of classes, or one for each entry."""
     shape, width = example(part.shape), own.shape[1]
     try:
         if not part.is_of_classes:
             own = own.reshape(len(own), *shape)
-        elif own.dtype.kind == "f":  # class numbers among targets are whole numbers all the same
+        elif own.dtype.kind == "f":  # class numbers beside float targets must be whole
             whole = np.all(own == np.round(own), axis=1)
             _require(whole, own, first, "is not a whole number, and so not a class")
             own = own.astype(np.int64)
@@ -302,7 +307,7 @@ def _of_part(part: Part, own: _Labels, first: int) -> FloatArray:
 
 
 def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.NDArray[np.int64]:
-    """Class numbers, or one-hot rows, as class numbers: [examples]."""
+    """Return class numbers [examples] from class numbers or one-hot rows."""
     numbers = array.reshape(len(array), -1) if array.size else array.reshape(len(array), 0)
     if numbers.shape[1] == classes and classes > 1:
         return _from_one_hot(loss, numbers, first)
@@ -327,7 +332,7 @@ def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.
 
 
 def _of_tokens(loss: Loss, array: _Labels, scores: Scores, first: int) -> npt.NDArray[np.int64]:
-    """Class numbers, or `NO_LABEL`, of every token of every example: [examples, tokens]."""
+    """Return a class number, or `NO_LABEL`, for each token: [examples, tokens]."""
     given = _long(array.shape[1:])
     if given not in {_long(scores.token_shape), _long((scores.tokens,))}:
         raise NoVerdictError(
@@ -359,7 +364,7 @@ def _from_one_hot(loss: Loss, rows: _Labels, first: int) -> npt.NDArray[np.int64
 
 
 def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> FloatArray:
-    """Float64 targets of the shape of the output, which may differ in axes of length 1 only."""
+    """Return float64 targets in the shape of the output; only axes of length 1 may differ."""
     if _long(array.shape[1:]) != _long(output_shape):
         raise NoVerdictError(
             f"labels of shape {array.shape}: the loss {loss.kind!r} needs one target for each "
@@ -390,7 +395,7 @@ def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> Flo
 
 
 def _within(array: _Labels, rows: FloatArray, limit: float, first: int, why: str) -> FloatArray:
-    """Rows of norm at most the limit; those above it by rounding of their own type are drawn in.
+    """Return rows of norm at most the limit; those above it by their own rounding are shortened.
 
     Proof: a computed norm of n entries is off by less than n·2^-52 of itself, and the factor by a
     few units more.

@@ -1,7 +1,7 @@
-"""measure: the norms of per-example gradients, and of the mean gradient that clipping leaves.
+"""measure: the norms of per-example gradients, and of the mean gradient after clipping.
 
-Input: a network as a mechanism runs it, how that clips, and examples. Output: an `Observed`.
-Measured in float64 and up to rounding: nothing here is certified.
+`measure` takes a network as a mechanism runs it, how the mechanism clips, and examples; it returns
+an `Observed`. All is computed in float64, up to rounding: nothing here is certified.
 """
 
 import math
@@ -26,12 +26,12 @@ from lipcert.graph.ir import Graph
 from lipcert.losses import loss_gradients
 
 RIVAL: Final = GradientClipping(1.0)
-"""the baseline of other mechanisms: gradient clipping at C = 1, all parameters together"""
+"""The baseline for other mechanisms: gradient clipping at C = 1, all parameters together."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """Of parameters that are noised together; see `Observed`."""
+    """Measurements of parameters that are noised together; see `Observed`."""
 
     name: str
     grad_norm_median: float
@@ -42,17 +42,21 @@ class ObservedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Gradients of single examples, as they were met; nothing of it is certified.
+    """Measured per-example gradients; nothing here is certified.
 
-    source: what the examples are. is_private: they were read from data, which costs privacy that no
-    ε of the run covers. grad_norm_*: norms of the gradients of single examples, as backpropagation
-    of the mechanism finds them and before a clip of the whole gradient. signal: norm of the mean
-    over the examples of what the mechanism releases of each: where it clips whole gradients, the
-    clipped ones. of_norms: the examples were drawn, so that their labels are random and their
-    gradients cancel: signals are means of norms instead, which no mean gradient is longer than.
-    clipped_signal: the same for gradient clipping at C = 1 of the network without
-    any other clip or constraint. Signals are of means: a released sum is as many times longer as
-    its batch has examples. parameters: the largest gradient norm by each trained parameter.
+    source: what the examples are.
+    is_private: they were read from data, which costs privacy that no ε of the run covers.
+    grad_norm_*: norms of per-example gradients, as the mechanism's backpropagation computes them,
+    before the whole gradient is clipped.
+    signal: norm of the mean over the examples of what the mechanism releases of each: clipped
+    gradients if it clips whole gradients.
+    clipped_signal: the same for gradient clipping at C = 1 of the network without any other clip or
+    constraint.
+    of_norms: the examples were drawn, so their labels are random and their gradients cancel;
+    signals are means of norms instead, which no mean gradient exceeds.
+    parameters: the largest gradient norm by each trained parameter.
+
+    Signals are of means: a released sum is larger by the number of examples in its batch.
     """
 
     source: str
@@ -68,22 +72,22 @@ class Observed:
 
     @property
     def words(self) -> str:
-        """The baseline that noise over signal is compared with."""
+        """The baseline with which noise is compared."""
         return signal_words(of_norms=self.of_norms)
 
 
 def signal_words(*, of_norms: bool) -> str:
-    """What a signal is, in words; see `Observed`."""
+    """Return what a signal is, in words; see `Observed`."""
     return "the gradient of an example" if of_norms else "the mean gradient"
 
 
 Groups = Mapping[str, Sequence[str]]
-"""Names of the parameters that are noised together, by the name of the group."""
+"""Name of the group → names of the parameters that are noised together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Signal:
-    """The mean of what one clip leaves of examples, or its mean norm where labels are random."""
+    """The norm of the mean of clipped gradients, or the mean norm if labels are random."""
 
     whole: float
     by_group: FloatArray
@@ -93,8 +97,8 @@ class _Signal:
 class Met:
     """Gradients of examples through one network.
 
-    norms: of single examples [groups, examples]. largest: norm by each parameter. signals: what the
-    clips that were asked for leave; of drawn examples that of any clip follows from the norms.
+    norms: of per-example gradients, [groups, examples]. largest: norm by each parameter. signals:
+    by the requested clips; for drawn examples that of any clip follows from the norms.
     """
 
     examples: Examples
@@ -104,11 +108,11 @@ class Met:
     signals: Mapping[GradientClipping | None, _Signal]
 
     def knows(self, clip: GradientClipping | None) -> bool:
-        """Whether it tells what this clip leaves."""
+        """Whether the signal after this clip is known."""
         return self.examples.is_drawn or clip in self.signals
 
     def signal(self, clip: GradientClipping | None) -> _Signal:
-        """What this clip leaves, of those that it knows."""
+        """Return the signal after this clip, which must be known."""
         if self.examples.is_drawn:
             left = _weights(clip, self.norms) * self.norms
             whole = np.mean(np.sqrt(np.sum(left**2, axis=0)))
@@ -126,7 +130,7 @@ def met(
     loss_clip: float | None = None,
     clips: Sequence[GradientClipping | None] = (),
 ) -> Met | None:
-    """Gradients of these examples; None for no example. The arguments are those of `measure`."""
+    """Return gradients of these examples; None without examples. For arguments see `measure`."""
     labels = checked_labels(loss, examples.y, graph.output_shape)
     count, names = len(labels), list(groups.values())
     if not count:
@@ -161,13 +165,24 @@ def measure(
     clip: GradientClipping | None = None,
     plain: Met | None = None,
 ) -> Observed | None:
-    """What the examples show of a mechanism; None where a gradient is not finite.
+    """Measure the gradients of a mechanism at these examples.
 
-    graph: with the clips of the mechanism, at the weights to be measured at. loss_clip: to which
-    training clips the gradient at the output. clip: of the whole gradient. plain: gradients of the
-    same examples through the network that gradient clipping at C = 1 would run, where that is
-    another than `graph`. Raises NoVerdictError for labels that the loss does not admit, TypeError
-    for a loss whose gradient is not known.
+    Args:
+        graph: the network with the clips of the mechanism, at the weights to measure at.
+        groups: names of the parameters that are noised together, by group.
+        loss: the loss.
+        examples: inputs and labels.
+        loss_clip: the norm to which training clips the gradient at the output.
+        clip: the clipping of the whole gradient.
+        plain: gradients of the same examples through the network that gradient clipping at C = 1
+            would run, if that is not `graph`.
+
+    Returns:
+        The measurements; None if a gradient is not finite.
+
+    Raises:
+        NoVerdictError: for labels that the loss does not admit.
+        TypeError: for a loss whose gradient is not known.
     """
     if plain is None and loss_clip is not None:
         plain = met(graph, groups, loss, examples, clips=(RIVAL,))
@@ -178,7 +193,7 @@ def measure(
 
 @np.errstate(all="ignore")
 def observed_of(own: Met, clip: GradientClipping | None, plain: Met) -> Observed | None:
-    """The gradients of a mechanism beside those of its rival; None where one is not finite."""
+    """Compare a mechanism's gradients with those of its rival; None if one is not finite."""
     found, clipped = own.signal(clip), plain.signal(RIVAL)
     norms, examples = own.norms, own.examples
     whole = np.sqrt(np.sum(norms**2, axis=0))
@@ -210,7 +225,7 @@ def _add(
     weights: FloatArray,
     groups: Sequence[Sequence[str]],
 ) -> None:
-    """What is released of some examples, by parameter. weights: of each example, by group."""
+    """Add what is released of some examples, by parameter. weights: [groups, examples]."""
     for weight, group in zip(weights, groups, strict=True):
         for name in found.keys() & set(group):
             totals[name] = totals[name] + found[name].total(weight)
@@ -226,8 +241,10 @@ def released_mean(
     loss_clip: float | None = None,
     clip: GradientClipping | None = None,
 ) -> Mapping[str, FloatArray]:
-    """The mean over the examples of what a mechanism releases of each, as in `measure`, flat by
-    parameter; y: labels that `checked_labels` gave."""
+    """Return the mean over the examples of what a mechanism releases of each, flat by parameter.
+
+    For arguments see `measure`; the labels must be the result of `checked_labels`.
+    """
     names = list(groups.values())
     totals = {name: _NOTHING for group in names for name in group}
     passes = _passes(graph, names, loss, examples.x, examples.y, loss_clip=loss_clip)
@@ -238,7 +255,7 @@ def released_mean(
 
 _NOTHING: Final[FloatArray] = np.zeros(1)
 _Pass = tuple[slice, Mapping[str, ParameterGradient], FloatArray]
-"""some examples, their gradients, and the norms of these by group"""
+"""Some examples, their gradients, and the norms of these by group."""
 
 
 def _passes(
@@ -250,7 +267,7 @@ def _passes(
     *,
     loss_clip: float | None,
 ) -> Iterator[_Pass]:
-    """Through a graph, with as many examples at a time as memory allows."""
+    """Yield passes through a graph, with as many examples at a time as memory allows."""
     network, x = Network.of(graph), np.asarray(x, np.float64)
     most = stack_size(network)
     for start in range(0, len(x), most):
@@ -273,7 +290,7 @@ def _passes(
 
 
 def _weights(clip: GradientClipping | None, norms: FloatArray) -> FloatArray:
-    """By what the gradient of each example is scaled: [groups, examples], as the norms."""
+    """Return the factor by which each gradient is scaled: [groups, examples], as the norms."""
     if clip is None:
         return np.ones_like(norms)
     if clip.clip_scope == "group":
@@ -288,6 +305,6 @@ def _length(part: FloatArray) -> float:
 
 
 def _median(numbers: FloatArray) -> float:
-    """That of numpy loads masked arrays, which takes longer than most measurements."""
+    """Return the median; that of numpy loads masked arrays, slower than most measurements."""
     ordered = np.sort(numbers)
     return float(0.5 * (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]))

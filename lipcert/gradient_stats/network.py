@@ -1,11 +1,12 @@
-"""Network: a graph as numbers that can be run, and gradients of single examples by its parameters.
+"""Network: a graph as numbers that can be run, and per-example gradients by its parameters.
 
-Input: an `ir.Graph`, with the numbers of its operands. Output: a core `Program` of the same values,
-and for each operand of its steps that shows a parameter a `View`.
+`Network.of` takes an `ir.Graph` with the numbers of its operands. It holds a core `Program` of the
+same values, and a `View` for each operand that shows a parameter.
 
-Of a stack of examples and the gradients of their losses at the output follows for each parameter a
-`ParameterGradient`, which gives norms of single examples and weighted sums over them, up to
-rounding; exact for parameters that several steps show, whole or in part.
+`parameter_gradients` takes a stack of examples and the gradients of their losses at the output. It
+returns for each parameter a `ParameterGradient`, which gives norms of per-example gradients and
+weighted sums over them, up to rounding; exact for parameters that several steps use, whole or in
+part.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +27,8 @@ from lipcert.search.pullbacks import cotangents, pulls, squares
 class View:
     """An operand as scale·θ[places], or as the reciprocals of that (`divisor`: θ[places]).
 
-    size: entries of θ. places: of `operand.Operand`, flat; None where they are θ in its order.
-    is_whole: whether every entry of θ is shown exactly once, and multiplied by nothing but scale.
+    size: entries of θ. places: as in `ir.Operand`, flat; None for θ in its own order.
+    is_whole: whether every entry of θ is shown exactly once, and multiplied only by scale.
     """
 
     parameter: str
@@ -45,7 +46,7 @@ class View:
         object.__setattr__(self, "is_whole", is_whole and self.divisor is None)
 
     def back(self, gradients: FloatArray) -> FloatArray:
-        """From gradients by the operand [rows, *shape] to those by θ, [rows, size]."""
+        """Turn gradients by the operand [rows, *shape] into gradients by θ, [rows, size]."""
         flat: FloatArray = self.scale * gradients
         if self.divisor is not None:
             flat = -flat / self.divisor**2
@@ -60,9 +61,9 @@ class View:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """A program and, by the outputs of its steps and the fields of their ops, what they show.
+    """A program, and views of trained parameters by step output and operand field.
 
-    Of trained parameters alone. output_shape: of one example, without axes of the batch.
+    output_shape: of one example, without the batch axis.
     """
 
     program: p.Program
@@ -72,9 +73,10 @@ class Network:
 
     @classmethod
     def of(cls, graph: Graph) -> Self:
-        """The steps of a graph with the numbers of its operands.
+        """Return the steps of a graph with the numbers of its operands.
 
-        NoVerdictError as `Graph.check_shown` says.
+        Raises:
+            NoVerdictError: see `Graph.check_shown`.
         """
         graph.check_shown()
         shapes = {graph.input_name: (1, *graph.input_shape)}
@@ -93,7 +95,7 @@ class Network:
 
 
 def _steps(node: Node) -> Iterator[tuple[p.Step, Mapping[str, tuple[str, Operand]]]]:
-    """The steps of a node, and the operands of each by the fields of its op, with their slots."""
+    """Yield the steps of a node, each with its operands by field of the op, and their slots."""
     step, operands = node.step, node.operands
     if isinstance(step.op, p.Scale) and "bias" in operands:
         between = replace(step, output=f"{step.output}#scaled")
@@ -132,11 +134,11 @@ def _views(graph: Graph, operands: Mapping[str, tuple[str, Operand]]) -> Iterato
 
 
 _NUMBERS: Final = 1 << 23
-"""held at once, for all examples of a stack"""
+"""Most numbers held at once, for all examples of a stack."""
 _MOST: Final = 256
 
 Seeds = Callable[[FloatArray], FloatArray]
-"""from outputs [examples, *shape] to the gradients of the losses by them"""
+"""From outputs [examples, *shape] to the gradients of the losses by them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +148,7 @@ class ParameterGradient:
     shown: tuple[tuple[View, OperandGradient], ...]
 
     def squares(self) -> FloatArray:
-        """‖·‖² of each example."""
+        """Return ‖·‖² of each example."""
         if len(self.shown) == 1 and self.shown[0][0].is_whole:
             view, gradient = self.shown[0]
             return np.asarray(view.scale**2 * gradient.squares())
@@ -154,19 +156,19 @@ class ParameterGradient:
         return squares(np.sum(parts, axis=0))
 
     def total(self, weights: FloatArray) -> FloatArray:
-        """Σ weight·gradient over the examples: [entries of the parameter]."""
+        """Return Σ weight·gradient over the examples: [entries of the parameter]."""
         parts = [view.back(gradient.total(weights)[np.newaxis])[0] for view, gradient in self.shown]
         return np.asarray(np.sum(parts, axis=0))
 
 
 Values = Mapping[str, FloatArray]
-"""of the steps of a program, [examples, *shape], by their outputs"""
+"""Output of a step → its values, [examples, *shape]."""
 
 
 def passed(
     program: p.Program, x: FloatArray, output_shape: Shape, seeds: Seeds
 ) -> tuple[Values, Values]:
-    """The values of all steps at a stack of examples, and the gradients of the losses by them."""
+    """Return all values at a stack of examples, and the gradients of the losses by them."""
     values = evaluate_batch(program, x.reshape(len(x), *program.shapes[program.input]))
     output = values[program.output]
     at_output = seeds(output.reshape(len(x), *output_shape)).reshape(output.shape)
@@ -176,7 +178,7 @@ def passed(
 def parameter_gradients(
     network: Network, x: FloatArray, seeds: Seeds
 ) -> Mapping[str, ParameterGradient]:
-    """By parameter, of those that the output depends on."""
+    """Return the gradients by each parameter that the output depends on."""
     program = network.program
     values, found = passed(program, x, network.output_shape, seeds)
     shown: dict[str, list[tuple[View, OperandGradient]]] = {}
@@ -191,12 +193,12 @@ def parameter_gradients(
 
 
 def stack_size(network: Network) -> int:
-    """How many examples are to be taken at once, for what their numbers need of memory."""
+    """Return how many examples to take at once, so that their numbers fit in memory."""
     numbers = numbers_held(network.program)
     numbers += sum(view.size for views in network.views.values() for view in views.values())
     return max(1, min(_NUMBERS // max(numbers, 1), _MOST))
 
 
 def numbers_held(program: p.Program) -> int:
-    """At once, roughly, for one example: values, slopes and cotangents of all steps."""
+    """Return roughly how many numbers one example needs: values, slopes, cotangents of steps."""
     return 3 * sum(map(program.size, program.shapes))

@@ -1,7 +1,8 @@
-"""The admissible examples as a set to move in: a box, a ball around 0, and whole numbers.
+"""Domain: the admissible examples, as a set in which searches move.
 
-Input: arrays [examples, *shape] in float64. Output: points of the domain. Invariant: what `settled`
-and `admitted` return lies in the domain beyond doubt; all else does so up to rounding.
+Examples lie in a box and in a ball around 0, and some of their entries are whole numbers. Functions
+take and return float64 arrays [examples, *shape]. Invariant: what `settled` and `admitted` return
+lies in the domain for certain; all other results lie in it up to rounding.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _Act: TypeAlias = "Callable[[Domain, FloatArray], FloatArray]"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Domain:
-    """Flat examples with every entry in a box and the whole within a ball around 0.
+    """Flat examples with every entry in a box, and the whole example in a ball around 0.
 
-    radius: infinite where the box lies within the ball as a whole. whole: which entries are whole
-    numbers; the ends of the box then are, too. parts: of several inputs, which an example holds one
-    after another, where each has its entries and the domain of each.
+    radius: of the ball; infinite if it contains the box. whole: which entries are whole numbers;
+    the ends of the box are then whole, too. parts: for several inputs, which an example holds one
+    after another, the entries and the domain of each.
     """
 
     low: FloatArray
@@ -48,16 +49,18 @@ class Domain:
 
     @classmethod
     def of(cls, program: Program, facts: Mapping[str, Fact]) -> Self:
-        """Of a program: whole are the numbers that choose rows of tables, or stand beside those,
-        and the numbers that are compared. Of the rows they choose those that there are, and count
-        none from the end.
+        """Return the domain of a program's examples.
 
-        facts: what is known of the input and, of several, of each.
+        Entries are whole if they choose rows of tables, stand in one input with such entries, or
+        are compared with constants. Those that choose rows are limited to existing rows, counted
+        from the start.
+
+        facts: what is known of the input and, if there are several, of each.
         """
         shape, fact = program.shapes[program.input], facts[program.input]
         box = fact.box.broadcast(shape)
         places = {program.input: np.arange(box.lo.size).reshape(shape)}
-        whole = np.full(box.lo.size + 1, program.ids is not None)  # the last: what moves fill in
+        whole = np.full(box.lo.size + 1, program.ids is not None)  # the last: the fill of moves
         low, high = (np.append(end, 0.0) for end in (box.lo, box.hi))
         for step in program.steps:
             found = places.get(step.inputs[0])
@@ -84,11 +87,11 @@ class Domain:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether examples are limited at all."""
+        """Whether the box is finite."""
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
     def window(self) -> Domain:
-        """Where every number is admitted, those up to 1: an attack has to begin somewhere."""
+        """Replace infinite ends by ±1, so that an attack has a place to begin."""
         return replace(
             self,
             low=np.where(np.isfinite(self.low), self.low, -_WINDOW),
@@ -98,16 +101,16 @@ class Domain:
 
     @property
     def width(self) -> float:
-        """A length that no two examples exceed as their distance, and some nearly reach."""
+        """An upper bound of the distance of two examples, which some nearly reach."""
         return min(float(np.linalg.norm(self.high - self.low)), 2.0 * self.radius)
 
     def projected(self, x: FloatArray) -> FloatArray:
-        """The nearest point of the domain, example by example.
+        """Return the nearest point of the domain, for each example.
 
         It is s·x clipped to the box, with the largest s ≤ 1 for which that lies in the ball (the
-        conditions of Karush, Kuhn and Tucker); log s is found by bisection. Several inputs are
-        each the nearest, then drawn in together where they are too long. Whole numbers are the
-        nearest to that, or those towards 0 where the nearest are too long.
+        conditions of Karush, Kuhn and Tucker); log s is found by bisection. Each of several inputs
+        is projected, then all are shrunk together if the example is too long. Whole numbers are
+        rounded to the nearest, or towards 0 if the nearest are too long.
         """
         flat = x.reshape(len(x), self.low.size)
         if self.parts:
@@ -119,8 +122,10 @@ class Domain:
         return (self._rounded(point) if self.whole.any() else point).reshape(x.shape)
 
     def farthest(self, directions: FloatArray) -> FloatArray:
-        """For each d: nearly the point x with the largest ⟨d, x⟩, which is the nearest to a point
-        far away; for 0 the point nearest to 0."""
+        """Return for each d nearly the x with the largest ⟨d, x⟩; for 0 the point nearest to 0.
+
+        It is the nearest point to one far away along d.
+        """
         flat = directions.reshape(len(directions), self.low.size)
         if self.parts:
             far = self._by_part(Domain.farthest, flat)
@@ -131,9 +136,9 @@ class Domain:
         return self.projected(far).reshape(directions.shape)
 
     def drawn(self, count: int, random: np.random.Generator) -> FloatArray:
-        """The middle; then nearly constant examples, the inside, corners, far points in turn.
+        """Draw examples: first the middle, then nearly constant, inner, corner and far points.
 
-        [examples, entries]
+        The result is [examples, entries].
         """
         if self.parts:
             parts = [part.drawn(count, random) for _, part in self.parts]
@@ -154,8 +159,10 @@ class Domain:
         return self.projected(found)
 
     def uniform(self, count: int, random: np.random.Generator) -> FloatArray:
-        """Uniform in the box, drawn in to the ball; of the standard normal distribution where every
-        input is admitted, as in standardised data.  # [examples, entries]"""
+        """Draw uniformly from the box, moved into the ball, as [examples, entries].
+
+        Without a bounded box, draw from the standard normal distribution, as standardised data are.
+        """
         if self.parts:
             parts = [part.uniform(count, random) for _, part in self.parts]
             return self.projected(np.concatenate(parts, axis=1))
@@ -168,10 +175,10 @@ class Domain:
         return self.projected(x)
 
     def settled(self, x: FloatArray) -> npt.NDArray[Any]:
-        """Points next to these that lie in the domain beyond doubt, [examples, *shape].
+        """Return nearby points that lie in the domain for certain, [examples, *shape].
 
-        In float32, so that replaying them in any precision rounds nothing more; in float64 where
-        the domain has no such points there.
+        They are float32, so that replaying them in any precision adds no rounding; float64 if the
+        domain has no such float32 points nearby.
         """
         flat = x.reshape(len(x), self.low.size)
         single = [self._moved_inward(example, np.float32, _INWARD_SINGLE) for example in flat]
@@ -184,12 +191,12 @@ class Domain:
         return np.stack(found).reshape(x.shape)
 
     def admitted(self, example: FloatArray) -> FloatArray | None:
-        """A point next to this one that is admissible beyond doubt, if there is one."""
+        """Return a nearby point that is admissible for certain; None if none is found."""
         found = self._moved_inward(example.reshape(-1), np.float64, _INWARD_DOUBLE)
         return None if found is None else found.reshape(example.shape)
 
     def contains(self, example: FloatArray) -> bool:
-        """Whether an example lies in the domain beyond doubt."""
+        """Whether an example lies in the domain for certain."""
         flat = example.reshape(-1)
         in_box = bool(np.all((flat >= self.low) & (flat <= self.high)))
         is_whole = bool(np.all(~self.whole | (flat == np.rint(flat))))
@@ -197,11 +204,11 @@ class Domain:
         return in_box and is_whole and in_parts and bool(norm_up(flat) <= self.radius)
 
     def _by_part(self, act: _Act, x: FloatArray) -> FloatArray:
-        """What is done to each of several inputs of examples."""
+        """Apply a method to each of several inputs."""
         return np.concatenate([act(part, x[:, where]) for where, part in self.parts], axis=1)
 
     def _drawn_in(self, x: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-        """s·x clipped to a box, with the largest s ≤ 1 for which that lies in the ball, if any."""
+        """Return s·x clipped to a box, with the largest s ≤ 1 that puts it in the ball, if any."""
         scale = self.radius / np.maximum(lengths(x), _SMALLEST_FACTOR)
         ray = x * scale[:, np.newaxis]
         if np.all((ray >= low) & (ray <= high)):
@@ -215,7 +222,7 @@ class Domain:
         return np.asarray(np.clip(x * np.exp(least), low, high))
 
     def _rounded(self, x: FloatArray) -> FloatArray:
-        """Whole numbers rounded, and the others drawn in for that where they can be."""
+        """Round whole numbers, and shrink the other entries to compensate if possible."""
         nearest = np.where(self.whole, np.rint(x), x)
         outside = lengths(nearest) > self.radius
         if outside.any():
@@ -228,7 +235,7 @@ class Domain:
     def _moved_inward(
         self, example: FloatArray, dtype: type[np.floating[Any]], steps: tuple[float, ...]
     ) -> FloatArray | None:
-        """The example in a type, as little nearer to 0 as makes it belong; None where none does."""
+        """Return the example in this type, moved inward as little as needed; None if that fails."""
         centre = np.clip(0.0, self.low, self.high)
         for step in (0.0, *steps):
             moved = centre + (1.0 - step) * (example - centre) if step else example
@@ -244,12 +251,12 @@ def _radius(fact: Fact, shape: tuple[int, ...]) -> float:
 
 
 def lengths(x: FloatArray) -> FloatArray:
-    """The Euclidean norm of every example: [examples]."""
+    """Return the Euclidean norm of every example: [examples]."""
     return np.asarray(np.linalg.norm(x.reshape(len(x), math.prod(x.shape[1:])), axis=1))
 
 
 def whole_numbers(part: Part, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Ids, or where none choose rows a mask, which shows and hides some of each example."""
+    """Draw ids; for an input without ids draw a mask that shows and hides some of each example."""
     drawn = rng.integers(2 if part.ids is None else part.ids, size=shape)
     if part.ids is None:
         flat = drawn.reshape(len(drawn), -1)

@@ -1,7 +1,7 @@
-"""Evaluate: the numbers of a program, step by step, by the docstrings of the steps.
+"""Evaluate: compute the values of a program, step by step, in plain floating point.
 
-Nothing here is rounded in a direction or trusted by a bound: it serves to compare a reading of a
-file with onnxruntime, and to try bounds out at examples.
+Nothing here is rounded in a direction, and no bound relies on it: it serves to compare a reading of
+a file with onnxruntime, and to test bounds at examples.
 """
 
 import itertools
@@ -35,7 +35,7 @@ def _erf(x: Array) -> Array:
 
 
 def normal_share(x: Array) -> Array:
-    """The distribution function of the standard normal distribution."""
+    """Return the distribution function of the standard normal distribution at x."""
     from scipy import special  # noqa: PLC0415
 
     return np.asarray(special.ndtr(x))
@@ -64,16 +64,16 @@ _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
 )
 
 _PIECE: Final = 1 << 15
-"""numbers whose values are enclosed at once, which takes many times their memory"""
+"""How many numbers are enclosed at once, which takes many times their memory."""
 _APPROXIMATED: Final = frozenset(
     {"elu", "erf", "gelu", "gelu_tanh", "mish", "quick_gelu", "selu", "sigmoid", "silu"}
     | {"softplus", "tanh"}
 )
-"""functions that short arithmetic knows up to a number next to its eps, also where they vanish"""
+"""Functions with an absolute error of about eps in a short float type, even near 0."""
 
 
 def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
-    """One of the functions of `Activation`, entry by entry; Unsupported for any other name."""
+    """Apply one of the functions of `Activation` entry by entry; Unsupported for another name."""
     n = numbers
     match name:
         case "leaky_relu":
@@ -97,7 +97,7 @@ def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
 
 
 def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
-    """The middles of what the core encloses the values in, a few roundings wide; slower."""
+    """Return the middles of the core's enclosures, which are a few roundings wide; slower."""
     flat, middles = x.reshape(-1), np.full(x.size, np.nan)
     image = function(name, tuple(numbers)).image
     for start in range(0, x.size, _PIECE):
@@ -110,17 +110,17 @@ def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
 
 
 def _strayed(found: Array, x: Array) -> Array:
-    """Numbers that short arithmetic knows up to its eps, also where they vanish."""
+    """Shift numbers by the error that a short float type may have, even near 0."""
     return np.asarray(found + np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x)))
 
 
 def values(
     program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64"
 ) -> Iterator[tuple[str, Array]]:
-    """Names and values in order, for one example of the shape of the program's input.
+    """Yield names and values in order, for one example of the shape of the program's input.
 
-    arithmetic: the type of all numbers; how far float32 strays from float64 tells what onnxruntime
-    may lose. A value is let go when its last reader is computed.
+    arithmetic: the dtype of all numbers; the difference between float32 and float64 shows what
+    onnxruntime may lose. A value is released once its last reader is computed.
     """
     readers = Counter(name for step in program.steps for name in set(step.inputs))
     known = {program.input: np.asarray(x).astype(arithmetic)}
@@ -139,17 +139,17 @@ def values(
 def evaluate(
     program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64"
 ) -> dict[str, Array]:
-    """All of `values` at once."""
+    """Return all of `values` at once."""
     return dict(values(program, x, arithmetic))
 
 
 def output_of(program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64") -> Array:
-    """The last of `values`, without keeping the others."""
+    """Return the output alone, without keeping the other values."""
     return next(value for name, value in values(program, x, arithmetic) if name == program.output)
 
 
 def evaluate_batch(program: p.Program, x: npt.NDArray[Any]) -> dict[str, Array]:
-    """Every value of examples [examples, *shape], as [examples, *shape of the value]."""
+    """Return every value for examples [examples, *shape], as [examples, *shape of the value]."""
     known = {program.input: np.asarray(x, np.float64)}
     for step in program.steps:
         known[step.output] = batch_output(step, [known[name] for name in step.inputs])
@@ -157,7 +157,7 @@ def evaluate_batch(program: p.Program, x: npt.NDArray[Any]) -> dict[str, Array]:
 
 
 def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
-    """The output of one step for inputs of several examples, stacked along a new first axis."""
+    """Return the output of one step for several examples, stacked along a new first axis."""
     op = step.op
     with np.errstate(all="ignore"):
         match op:
@@ -195,13 +195,13 @@ def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
 
 
 def of_one_rank(x: Sequence[Array]) -> list[Array]:
-    """Stacks of examples with as many axes each, as broadcasting adds them in one example."""
+    """Give stacks of examples equally many axes, in front, as broadcasting does for one example."""
     rank = max(item.ndim for item in x)
     return [item.reshape(len(item), *(1,) * (rank - item.ndim), *item.shape[1:]) for item in x]
 
 
 class _Ends(Protocol):
-    """What is known to lie between two arrays: an operand, a constant, an interval."""
+    """Lower and upper ends of unknown numbers: an operand, a constant, an interval."""
 
     @property
     def lo(self) -> Array: ...
@@ -211,24 +211,24 @@ class _Ends(Protocol):
 
 
 def member(ends: _Ends) -> Array:
-    """Numbers between two ends: these where they are equal, elsewhere the middle."""
+    """Return numbers between two ends: their value where they are equal, else the middle."""
     lo, hi = ends.lo, ends.hi
     return lo if lo is hi else np.where(lo == hi, lo, 0.5 * lo + 0.5 * hi)
 
 
 def _like(operand: p.Operand, x: Array) -> Array:
-    """A member of the operand, in the arithmetic of a value."""
+    """Return a member of the operand in the dtype of x."""
     return member(operand).astype(x.dtype, copy=False)
 
 
 def _rows(table: Array, numbers: Array) -> Array:
-    """Rows of a table, counted from its end by negative numbers; NaN where there is none."""
+    """Return rows of a table, negative numbers counting from its end; NaN for missing rows."""
     known = (numbers >= -len(table)) & (numbers < len(table))
     return np.where(known[..., np.newaxis], table[np.where(known, numbers, 0)], np.nan)
 
 
 def _applied(step: p.Step, x: Sequence[Array]) -> Array:
-    """The output of one step."""
+    """Return the output of one step."""
     op = step.op
     match op:
         case p.Dense():
@@ -292,7 +292,7 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
 
 
 def _largest(x: Array, axes: p.Shape) -> Array:
-    """What to subtract along axes, so that exponentials do not overflow."""
+    """Return what to subtract along axes, so that exponentials do not overflow."""
     largest = np.max(x, axis=axes, keepdims=True)
     return np.asarray(np.where(np.isfinite(largest), largest, x.dtype.type(0.0)))
 
@@ -309,7 +309,7 @@ def _log_softmax(x: Array, axis: int) -> Array:
 
 
 def _along_axes(op: p.Op, x: Array) -> Array:
-    """Ops that read along axes of one value."""
+    """Return the output of an op that reads along axes of one value."""
     match op:
         case p.ReduceSum():
             return np.asarray((np.mean if op.mean else np.sum)(x, axis=op.axes, keepdims=True))
@@ -334,11 +334,11 @@ def _along_axes(op: p.Op, x: Array) -> Array:
         case kinds.Normalize():
             d = _centred(x, op.axes) if op.centred else x
             return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))
-    raise TypeError(f"a step of the kind {type(op).__name__} has no meaning here")
+    raise TypeError(f"steps of the kind {type(op).__name__} cannot be evaluated")
 
 
 def _response(op: kinds.LocalResponse, x: Array) -> Array:
-    """By the sums of squares over the channels around each."""
+    """Divide by a power of the sums of squares over neighbouring channels."""
     padded = np.zeros((x.shape[0], x.shape[1] + op.size - 1, *x.shape[2:]), x.dtype)
     padded[:, (op.size - 1) // 2 :][:, : x.shape[1]] = x * x
     windows = np.lib.stride_tricks.sliding_window_view(padded, op.size, axis=1)
@@ -346,7 +346,7 @@ def _response(op: kinds.LocalResponse, x: Array) -> Array:
 
 
 def _centred(x: Array, axes: p.Shape) -> Array:
-    """x less its mean, which short arithmetic knows up to a part of eps of the largest number."""
+    """Return x − mean(x), shifted by the error of a short float type."""
     d = x - np.mean(x, axis=axes, keepdims=True)
     if x.dtype != np.float64:
         d = d + np.finfo(x.dtype).eps * np.max(np.abs(x), axis=axes, keepdims=True)
@@ -358,7 +358,7 @@ def _by_channel(operand: p.Operand, x: Array) -> Array:
 
 
 def by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
-    """For every tap that reads the input: the outputs that read it, and the inputs they read."""
+    """Yield each tap that reads the input, the outputs that read it, and the inputs they read."""
     for tap in itertools.product(*map(range, window.taps)):
         outs, ins = [], []
         for axis, size in enumerate(sizes):
@@ -374,7 +374,7 @@ def by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices,
 
 
 def behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
-    """An index of the axes behind the first ones."""
+    """Return an index of the axes after the first ones."""
     return (*(slice(None),) * axes, *index)
 
 
@@ -399,7 +399,7 @@ def _transposed(op: p.Conv, x: Array, shape: p.Shape) -> Array:
 
 
 def _mixed(matrix: Array, x: Array) -> Array:
-    """The channels of every group, axis 2, times the matrix of the group."""
+    """Multiply the channels of every group, axis 2, by the matrix of the group."""
     flat = matrix @ x.reshape(*x.shape[:3], -1)
     return np.asarray(flat.reshape(*flat.shape[:3], *x.shape[3:]))
 

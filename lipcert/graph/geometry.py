@@ -1,7 +1,7 @@
 """Geometry: how a kernel slides over a grid, one dimension at a time.
 
-Input: the windows of a step, and the sizes of the grid that they read. Output: `Window`,
-one per spatial dimension, with exact counts.
+`geometry_of` takes the windows of a step and the sizes of the grid that they read, and returns a
+`Window` per spatial dimension, with exact counts.
 """
 
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ class Window:
 
     @property
     def axis(self) -> Axis:
-        """Which position each tap of each window reads."""
+        """The positions that each tap of each window reads."""
         numbers = (self.taps, self.stride, self.dilation, self.pad_begin, self.outputs)
         return axes_of(program.Window(*((number,) for number in numbers)), (self.size,))[0]
 
     def reads(self) -> npt.NDArray[np.int64]:
-        """For each output, how many taps of its window read the input: [outputs]."""
+        """Return for each output how many taps of its window read the input: [outputs]."""
         return np.asarray(self.axis.at_outputs.sum(axis=1))
 
 
@@ -59,12 +59,12 @@ Geometry = tuple[Window, ...]
 
 @cache
 def copies(geometry: Geometry) -> int:
-    """The largest number of windows that read one position, at least 1."""
+    """Return the largest number of windows that read one position, at least 1."""
     return overlap(tuple(window.axis for window in geometry))
 
 
 def geometry_of(window: program.Window, sizes: program.Shape) -> Geometry:
-    """The windows of a step one by one; sizes: of the positions that they read."""
+    """Return the windows of a step by dimension; sizes: of the grid that they read."""
     found = []
     for axis, size in enumerate(sizes):
         taps, stride = window.taps[axis], window.strides[axis]
@@ -72,5 +72,5 @@ def geometry_of(window: program.Window, sizes: program.Shape) -> Geometry:
         reach = (window.outputs[axis] - 1) * stride + dilation * (taps - 1) + 1
         found.append(Window(size, taps, stride, dilation, before, max(0, reach - before - size)))
         if found[-1].outputs != window.outputs[axis]:
-            raise ValueError(f"{window.outputs[axis]} windows of {found[-1].outputs}")
+            raise ValueError(f"{window.outputs[axis]} windows where {found[-1].outputs} fit")
     return tuple(found)

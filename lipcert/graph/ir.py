@@ -1,12 +1,13 @@
-"""Graph: the steps of the core's program, with their names and the trained parameters they show.
+"""Graph: the steps of the core's program, with their names and the trained parameters they use.
 
-The core knows neither the names nor of which parameters the operands are views. Audits and training
-run these very steps, of which each reads values of earlier ones. Names are unique, and every
+The core knows neither the names nor which parameters the operands are views of. Audits and training
+run these very steps, each of which reads values of earlier ones. Names are unique, and every
 parameter that an operand names exists. The array of an operand holds the numbers of the file
 exactly (every float format up to float64 embeds in float64) in the orientation in which the op uses
 them; it is read-only.
 
-Numbers of parameters are read back from the operands that show them; operands show others.
+`parameters_of` reads the numbers of parameters back from the operands that show them; `graph_at`
+returns the graph with other numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from lipcert.graph.geometry import Geometry, geometry_of
 
 _ROUNDINGS: Final = 4 * float(np.finfo(np.float64).eps)
 PlaceArray = npt.NDArray[np.int32]
-"""places in a tensor, of which there are fewer than 2^31"""
+"""Places in a tensor; it has fewer than 2^31."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -42,8 +43,8 @@ class Operand:
     bounds the Lipschitz constant of θ ↦ array in the Euclidean norm: 1 for rearrangements and
     slices, |α| for a scaling, √m for an m-fold repetition.
 
-    The view itself: array = scale · θ[places] + plus, `places` being flat indices into θ of the
-    shape of `array`, with the number 0 where they are −1; None: the entries of θ in their own
+    The view is array = scale · θ[places] + plus. `places` are flat indices into θ, in the shape of
+    `array`; an index of −1 stands for the number 0, and None for the entries of θ in their own
     order. plus: fixed numbers, of the shape of `array`; None: zeros.
     """
 
@@ -71,12 +72,12 @@ class Operand:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it shows the entries as they are."""
+        """Whether it shows the entries unchanged."""
         return self.scale == 1.0 and self.plus is None
 
 
 def _is_read_only(array: FloatArray) -> bool:
-    """Whether neither an array nor what it views can be written to."""
+    """Whether neither an array nor what it is a view of can be written to."""
     base = array.base
     above = base is None or (isinstance(base, np.ndarray) and _is_read_only(base))
     return above and not array.flags.writeable
@@ -95,14 +96,14 @@ _KINDS: Final = MappingProxyType(
         p.Sort: "TopK",
     }
 )
-"""names in reports of steps that ONNX calls otherwise"""
+"""Names in reports for steps that ONNX calls differently."""
 ROLES: Final = MappingProxyType(
     {"weight": "weight", "table": "weight", "bias": "bias", "factor": "scale", "offset": "bias"}
     | {"slope": "slope", "scale": "scale", "shift": "bias"}
 )
-"""what operands are called, by the fields of the ops that have them"""
+"""The roles of operands, by the field of the op."""
 JOINED: Final = "outputs"
-"""the name of the step that puts several outputs side by side, which no node of the file is"""
+"""The name of the step that joins several outputs, which is not a node of the file."""
 _ANYWHERE: Final = (
     p.Activation
     | p.Add
@@ -118,9 +119,9 @@ class BatchStatus(Enum):
     """How it is known that examples of a batch do not influence each other."""
 
     PROVED = "proved"
-    """shown on the graph for a batch of arbitrary size"""
+    """Proved on the graph for a batch of any size."""
     PER_EXAMPLE = "per-example"
-    """the file holds one example at a time; applying it to each example separately is assumed"""
+    """The file holds one example at a time; it is assumed to be applied to each separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,9 @@ class Parameter:
     """A tensor of the file that training may update.
 
     `folded`: the file shows that this tensor is not what is trained, because an exporter folded
-    trained parameters (BatchNorm into a convolution, say) into it. `computed`: steps compute with
-    numbers that the file computes from it, as a weight over its norm. It has bounds, but no operand
-    shows these uses, so that its gradients cannot be measured.
+    trained parameters (BatchNorm into a convolution, say) into it. `computed`: steps use numbers
+    that the file computes from it, such as a weight divided by its norm. It has bounds, but no
+    operand shows these uses, so its gradients cannot be measured.
     """
 
     name: str
@@ -150,16 +151,16 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """The number of entries of the value."""
+        """The number of entries of the parameter."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class EvalLayer:
-    """A layer that a file holds as it computes in eval mode, and that differs in train mode.
+    """A layer that a file holds in eval mode, and that computes something else in train mode.
 
-    kind: "BatchNormalization" or "Dropout". name: of the module, where the file has it, otherwise
-    that of a node. node: the node that still is this layer; "" where only traces of it are left.
+    kind: "BatchNormalization" or "Dropout". name: that of the module, if the file has it, or else
+    of a node. node: the node that is this layer; "" if only traces of it are left.
     """
 
     kind: str
@@ -168,12 +169,12 @@ class EvalLayer:
 
     @property
     def is_dropout(self) -> bool:
-        """Whether it drops entries at random in train mode, each example by itself."""
+        """Whether it drops entries at random in train mode, for each example separately."""
         return self.kind == "Dropout"
 
 
 def name_of(op: p.Op) -> str:
-    """What a step is called: by its class, or by the function of it that it is."""
+    """Return the name of a step: its class, or the function that it computes."""
     match op:
         case p.Activation(name):
             return "".join(word.capitalize() for word in name.split("_"))
@@ -187,16 +188,16 @@ def name_of(op: p.Op) -> str:
 
 
 def example(shape: Shape) -> Shape:
-    """The shape of a value for each of several examples, from that in the program for one.
+    """Return the per-example shape of a value from its shape in the program for one example.
 
-    An axis 0 of length 1 is the one that the examples stand along; any other value has no such
-    axis, and is there as it is for each example.
+    An axis 0 of length 1 is the batch axis. Any other value has no batch axis, and is the same
+    for each example.
     """
     return shape[1:] if shape[:1] == (1,) else shape
 
 
 def places_of(inputs: Sequence[p.Part]) -> Iterator[tuple[p.Part, slice]]:
-    """Inputs of a file, and where each has its numbers in an example, flat, of all of them."""
+    """Yield each input with its slice of the flat example that holds all inputs."""
     start = 0
     for part in inputs:
         yield part, slice(start, start + part.size)
@@ -207,11 +208,11 @@ def places_of(inputs: Sequence[p.Part]) -> Iterator[tuple[p.Part, slice]]:
 class Node:
     """A step of the program; given: shapes of its inputs in the program.
 
-    operands: weight, bias, scale, divisor, slope and, of a BatchNorm, the mean and the variance of
-    the file, in the shapes of the program. A `Scale` that has a bias is followed by the `Shift` by
-    it, where one node of the file is both; one that has a divisor divides by it.
-    in_place: whether the examples of a batch stand along axis 0 of all its values, so that it is
-    the same step for many examples.
+    operands: weight, bias, scale, divisor, slope and, for a BatchNorm, the mean and the variance of
+    the file, in the shapes of the program. A `Scale` with a bias also stands for the `Shift` by it,
+    if one node of the file does both; one with a divisor divides by it.
+    in_place: whether axis 0 of all its values is the batch axis, so that the same step runs for
+    many examples.
     """
 
     name: str
@@ -240,7 +241,7 @@ class Node:
 
     @property
     def shape(self) -> Shape:
-        """Of the output, per example."""
+        """The per-example shape of the output."""
         return example(self.step.shape)
 
     @property
@@ -255,7 +256,7 @@ class Node:
 
     @property
     def geometry(self) -> Geometry:
-        """The windows of a convolution or pooling along each axis behind the channels."""
+        """The windows of a convolution or pooling along each axis after the channels."""
         op, below = self.op, self.given[0]
         if not isinstance(op, p.Conv | p.MaxPool | p.AveragePool | kinds.LpPool):
             raise TypeError(f"node {self.name!r}: {self.kind} has no windows")
@@ -264,14 +265,14 @@ class Node:
         return geometry_of(op.window, below[2:])
 
     def uses(self) -> Iterator[Use]:
-        """The operands that are views of parameters."""
+        """Yield the operands that are views of parameters."""
         for slot, operand in self.operands.items():
             if operand.parameter is not None:
                 yield Use(self, slot, operand, operand.parameter)
 
 
 def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
-    """Broadcasting adds axes of length 1 in front, so that none is missed there."""
+    """Return `Node.in_place`; axes that broadcasting adds in front have length 1 and are fine."""
     if isinstance(step.op, _ANYWHERE):
         return True
     if any(shape[:1] != (1,) for shape in (*given, step.shape)):
@@ -307,7 +308,7 @@ class Use:
 
     @property
     def places(self) -> PlaceArray:
-        """Places in the parameter, flat; −1 where the operand holds a fixed 0."""
+        """Flat places in the parameter; −1 where the operand holds a fixed 0."""
         if self.operand.places is None:
             return np.arange(self.operand.array.size, dtype=np.int32)
         return self.operand.places.reshape(-1)
@@ -315,12 +316,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A feed-forward network with one input and one output, which may hold several of the file.
+    """A feed-forward network with one input and one output, which may join several of the file.
 
-    eval_layers: those of the file that compute something else in train mode. ids: how many rows the
-    tables have of which whole numbers at the input choose some. whole: whether the file reads whole
-    numbers. heads, parts: of several outputs, and of several inputs, as of a `Program`. fixed:
-    tensors that are not parameters, and why each is taken for a fixed one.
+    eval_layers: layers of the file that compute something else in train mode. ids: how many rows
+    the tables have from which whole numbers at the input choose. whole: whether the file reads
+    whole numbers. heads, parts: its outputs and inputs if there are several, as in `Program`.
+    fixed: tensors that are not parameters, and why each is taken to be fixed.
     """
 
     input_name: str
@@ -336,12 +337,12 @@ class Graph:
     fixed: Mapping[str, str] = field(default_factory=dict)
 
     def uses(self, parameter: str | None = None) -> Iterator[Use]:
-        """All uses of this parameter, or of any."""
+        """Yield all uses of this parameter, or of any."""
         for node in self.nodes:
             yield from (use for use in node.uses() if parameter in {None, use.parameter})
 
     def trained_uses(self) -> Iterator[Use]:
-        """All uses of trained parameters."""
+        """Return all uses of trained parameters."""
         return (use for use in self.uses() if self.parameters[use.parameter].trainable)
 
     @property
@@ -350,7 +351,7 @@ class Graph:
         return [name for name, item in self.parameters.items() if item.computed and item.trainable]
 
     def check_shown(self) -> None:
-        """NoVerdictError where gradients of a trained parameter cannot be measured."""
+        """Raise NoVerdictError (LC319) if gradients of a trained parameter cannot be measured."""
         if self.computed:
             names = ", ".join(map(repr, self.computed[:4]))
             layer, inside, tensor = self.computed[0].partition("parametrizations.")
@@ -380,7 +381,7 @@ class Graph:
 
     @property
     def arrays(self) -> tuple[tuple[str, Shape], ...]:
-        """Of several inputs, the names, and the shapes of one example; of one, nothing."""
+        """Names and per-example shapes of several inputs; empty for a single one."""
         return tuple((part.name, example(part.shape)) for part in self.parts)
 
     @property
@@ -395,24 +396,24 @@ class Graph:
         return found or ((self.output_name, self.output_shape),)
 
     def shape_of(self, value: str) -> Shape:
-        """Per-example shape of a value."""
+        """Return the per-example shape of a value."""
         if value == self.input_name:
             return self.input_shape
         return next(node.shape for node in self.nodes if node.output == value)
 
 
 class Padding(Enum):
-    """What stands around a value."""
+    """What a padding adds around a value."""
 
     ZEROS = "zeros"
     WRAPPED = "wrapped"
-    """the opposite side"""
+    """Entries of the opposite side."""
     REPEATED = "repeated"
-    """entries of the border or from within: reflected, say"""
+    """Entries of the border or from inside, such as reflected ones."""
 
 
 def is_arrangement(node: Node) -> bool:
-    """Whether every entry of the input stands in the output exactly once, and nothing else does."""
+    """Whether the output has every entry of the input exactly once, and nothing else."""
     if not isinstance(node.op, Move):
         return False
     sources = node.op.sources
@@ -422,9 +423,9 @@ def is_arrangement(node: Node) -> bool:
 
 
 def padding_of(node: Node) -> Padding | None:
-    """What stands around x where y is x with further entries around it; None where it is not.
+    """Return the kind of padding that a node adds around x; None if it does anything else.
 
-    Every entry stands where it stood, but for the widths of the padding.
+    Entries of x keep their order; they only shift by the width of the padding.
     """
     if not isinstance(node.op, Move):
         return None
@@ -451,7 +452,7 @@ def _padding(sources: IndexArray, size: Shape) -> Padding | None:
 
 
 def viewed(operand: Operand, whole: FloatArray) -> FloatArray:
-    """What the operand is when its parameter is `whole`: scale · θ[places], else 0, + plus."""
+    """Return the operand for the parameter `whole`: scale · θ[places], 0 where −1, + plus."""
     if operand.places is None:
         view = whole.reshape(operand.shape)
     else:
@@ -461,10 +462,13 @@ def viewed(operand: Operand, whole: FloatArray) -> FloatArray:
 
 
 def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
-    """The numbers of every parameter of the graph, in its own shape.
+    """Return the numbers of every parameter of the graph, in its own shape.
 
-    They are read back from the operands; an entry that no operand reads is 0, for no output
-    depends on it. Raises NoVerdictError where two operands show different numbers for one entry.
+    They are read back from the operands; an entry that no operand reads is 0, since no output
+    depends on it.
+
+    Raises:
+        NoVerdictError: if two operands show different numbers for one entry.
     """
     found: dict[str, FloatArray] = {
         name: np.zeros(parameter.shape) for name, parameter in graph.parameters.items()
@@ -511,9 +515,9 @@ def is_shown(graph: Graph, parameter: str, whole: FloatArray) -> bool:
 
 
 def graph_at(graph: Graph, weights: Mapping[str, FloatArray]) -> Graph:
-    """The graph at other weights; parameters that are not named keep their numbers.
+    """Return the graph with other weights; parameters that are not named keep their numbers.
 
-    Its operands show them; its steps hold the numbers of the file.
+    Its operands hold the new numbers; its steps hold those of the file.
     """
     nodes = tuple(
         replace(node, operands={k: _at(item, weights) for k, item in node.operands.items()})
