@@ -1,1 +1,1 @@
-"""Searches for evidence, in plain float64: nothing here is trusted, and the core proves it all."""
+"""Search: find evidence for bounds in float64. Nothing here is trusted; the core proves it."""

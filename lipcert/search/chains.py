@@ -1,7 +1,7 @@
-"""Chains: where quadratic forms help, in windows of manageable size.
+"""Chains: propose quadratic forms over windows of steps, where they may improve a bound.
 
-Input: a program and the facts that the core has derived. Output: a `ChainForm` for each chain
-worth a form, which the core proves or drops.
+`with_chains` takes a program and premises and returns all bounds. While the lines are written, it
+proposes a `ChainForm` for each chain that is worth one; the core proves it or drops it.
 """
 
 from __future__ import annotations
@@ -68,41 +68,44 @@ from lipcert.settings.values import TierName
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
-"""unknown slopes, and entries at the top, of one form; with matrices that are mostly zero"""
+"""Most unknown slopes and entries at the top of one form; and if matrices are mostly zero."""
 _WHOLE: Final = 1.25
-"""how much larger the form may be that the Lipschitz constant rests on"""
+"""How much larger the form that determines the Lipschitz constant may be."""
 _LIMIT: Final = 4000
-"""of forms that can be proved"""
+"""Largest size of a form that can be proved."""
 _SMALL: Final = 400
-"""unknown slopes up to which a chain has multipliers of its own for the Lipschitz constant"""
+"""Most unknown slopes of a chain with separate multipliers for the Lipschitz constant."""
 _LARGEST_MATRIX: Final = 1 << 21
 _SMALLEST_BALL: Final = 0.7
-"""how much smaller a ball of values may be than their norm"""
+"""The smallest ratio of a ball of values to their norm that is hoped for."""
 _NEARLY: Final = 1.0003
-"""of a Jacobian, what rules may allow that count as attained"""
+"""A rule counts as attained if its bound is at most this multiple of the Jacobian's norm."""
 _HOPE: Final = 0.95
-"""how far multipliers may lower a first estimate"""
+"""How far multipliers may lower a first estimate."""
 _FAR: Final = 1.15
-"""how much larger than what is known a bound is that is far behind it"""
+"""Ratio to the known bound from which a bound counts as far worse."""
 _LEAST: Final = 0.999
-"""of what is known, what a window around the image of 0 must be able to say"""
+"""A window around the image of 0 must be able to say less than this share of what is known."""
 _WORTH: Final = 0.98
-"""of what is known, what a window must be able to say"""
+"""A window must be able to say less than this share of what is known."""
 _QUICK: Final = 260
-"""variables of products that are searched in few looks"""
+"""Most variables of products that are searched in few evaluations."""
 _DEEP: Final = 3
-"""ReLUs of a region, from which more of them say no more"""
+"""If a region with this many ReLUs gives nothing, those with as many or more are skipped."""
 _STARTS: Final = 2
-"""from how many values products are tried, the lowest first"""
+"""From how many start values products are tried, the lowest first."""
 _Multipliers: TypeAlias = tuple[tuple[tuple[float, ...], ...], float]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """What a tier allows: the size of a form, to the largest one; windows of a value; patience;
-    variables of products, few of which are searched in few looks; pairs of classes that have
-    multipliers of their own."""
+    """What a tier allows.
+
+    size: of a form, relative to the largest one; windows: of one value; patience: factor for the
+    length of searches; products: variables, few of which are searched in few evaluations; pairs:
+    of classes that have multipliers of their own.
+    """
 
     size: float = 1.0
     windows: int = 4
@@ -123,7 +126,7 @@ _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
 def with_chains(
     program: Program, premises: Premises, evidence: Evidence, observe: Observer | None = None
 ) -> Derived:
-    """All bounds, with multipliers of chains that are searched while the lines are written.
+    """Return all bounds, with multipliers of chains that are searched while lines are written.
 
     observe: is called before each value that takes long, with the number of those that are done.
     """
@@ -132,7 +135,7 @@ def with_chains(
 
 
 def _has_hull(premises: Premises) -> bool:
-    """Whether the gradient of the loss may lie in a hull: that of a single vector of scores."""
+    """Whether the gradient of the loss may lie in a hull, as for a single vector of scores."""
     per_token = any(name == "per_token" for name, _ in premises.loss_parameters)
     return premises.loss in _CLASSES and not per_token
 
@@ -185,10 +188,10 @@ class _Search(Proposals):
         self._tuned_before: dict[tuple[str, str, bool, bool], _Multipliers | None] = {}
 
     def of_value(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
-        """A window that ends at a value, if it may say more than was found.
+        """Return windows that end at a value, if they may say more than was found.
 
-        The longest, where that begins at the input and windows of ReLUs below said more; or the
-        best of some around the image of 0.
+        That is the longest one, if it begins at the input and windows of ReLUs below it improved
+        bounds; otherwise the best of some around the image of 0.
         """
         if isinstance(self._makers[value].op, Move):
             return []
@@ -213,9 +216,9 @@ class _Search(Proposals):
     def _whole(
         self, witness: ChainForm, linked: Linked, found: Fact, facts: Mapping[str, Fact]
     ) -> Iterator[ChainForm]:
-        """A window from the input, unless it cannot say more.
+        """Yield a window from the input, unless it cannot improve on what was found.
 
-        Where that of a ReLU says far less, none above it is tried.
+        If the window of a ReLU says far less, none above it is tried.
         """
         compared, far = is_relu(self._makers[witness.stop]), _FAR * found.norm
         radius = self._radius(witness.start, facts)
@@ -233,7 +236,7 @@ class _Search(Proposals):
     def _best(
         self, value: str, starts: Sequence[str], found: Fact, facts: Mapping[str, Fact]
     ) -> Iterator[ChainForm]:
-        """The window around the image of 0 that is likely to say most, if it says more."""
+        """Yield the window around the image of 0 that is likely to say most, if it says more."""
         kept = [start for start in starts[:-1] if self._is_below_a_matrix(start)]
         least, best = _LEAST, None
         for start in [*kept[: self._effort.windows], *starts[-1:]]:
@@ -254,7 +257,7 @@ class _Search(Proposals):
             yield from (tuned for tuned, _ in self._tuned(*best))
 
     def _first_form(self, witness: ChainForm, linked: Linked) -> FloatArray | None:
-        """Before multipliers are searched; a ReLU at the top does not change what it says."""
+        """Return the form before multipliers are searched; a ReLU at the top does not change it."""
         start, maker = witness.start, self._makers[witness.stop]
         stop = maker.inputs[0] if is_relu(maker) else witness.stop
         self._first = {stop: self._first.get(stop, {})}
@@ -263,7 +266,7 @@ class _Search(Proposals):
         return self._first[stop][start]
 
     def _is_below_a_matrix(self, value: str) -> bool:
-        """Whether no step that acts entry by entry is the only one to read a value."""
+        """Whether a value has several readers, or a single one that does not act entry by entry."""
         readers = self._readers[value]
         op = self._makers[readers[0]].op
         return len(readers) > 1 or not isinstance(
@@ -273,7 +276,7 @@ class _Search(Proposals):
     def _share_left(
         self, form: FloatArray, radius: float, centre: Fact, found: Fact, shape: Shape
     ) -> float:
-        """Of what is known of the norm, or of the entries: what a ball by this form would leave."""
+        """Return the share of the known norm, or of the known box, that this form would leave."""
         known, around = found.box.broadcast(shape), centre.box.broadcast(shape)
         with np.errstate(over="ignore", invalid="ignore"):
             norm = math.hypot(radius * math.sqrt(max(top(form), 0.0)), centre.norm)
@@ -287,7 +290,7 @@ class _Search(Proposals):
         return min((share for share in shares if not math.isnan(share)), default=1.0)
 
     def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
-        """From the nearest value without negative entries, if a run leads from there to a ReLU."""
+        """Yield gains from the nearest value without negative entries, if a run leads to a ReLU."""
         if not is_relu(self._makers[value]):
             return
         for start in self._below[value][1:]:
@@ -299,7 +302,7 @@ class _Search(Proposals):
                 return
 
     def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """Of a value that weights multiply, from as far below as it can be handled."""
+        """Return a line about a value that weights multiply, from as far below as possible."""
         if not self._effort.products or value not in self._multiplied:
             return None
         possible: list[str] = []
@@ -316,7 +319,7 @@ class _Search(Proposals):
         return next((line for line in lines if line is not None), None)
 
     def _raised(self, start: str, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """In few looks; not behind as many ReLUs as a region had that said nothing."""
+        """Search in few evaluations, unless a region with as many ReLUs or fewer gave nothing."""
         steps = chain_steps(self._program, VALUES, start, value, self._free)
         relus = sum(map(is_relu, steps or ()))
         if relus >= self._fruitless:
@@ -327,9 +330,9 @@ class _Search(Proposals):
         return line
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
-        """The longest windows that begin where a cotangent is needed, and where windows end.
+        """Return the longest windows that begin where a cotangent is needed, and where windows end.
 
-        Where none begins, it is tried above what is computed next.
+        If none begins there, windows are tried above the values that are computed next.
         """
         found: list[ChainForm] = []
         wanted = {self._program.input}
@@ -353,9 +356,9 @@ class _Search(Proposals):
         return found
 
     def _is_passed_on(self, value: str) -> bool:
-        """Whether cotangents reach a value from one reader, with the norm that they have there.
+        """Whether a value's cotangents come from one reader, with the norm that they have there.
 
-        So a form need neither begin below such a step, nor end above it.
+        So a form need neither begin below such a step nor end above it.
         """
         readers = self._readers.get(value, ())
         if len(readers) != 1:
@@ -374,7 +377,7 @@ class _Search(Proposals):
     def _of_cotangent(
         self, start: str, stops: Iterable[str], facts: Mapping[str, Fact], found: list[ChainForm]
     ) -> set[str]:
-        """Where the longest window ends, if there is more to say of it; its chains are added."""
+        """Add the chains of the longest window; return where it ends if more can be said of it."""
         ways = itertools.pairwise((start, *stops))
         kept = (stop for below, stop in ways if stop in self._tops or not self._is_passed_on(below))
         best = self._longest(COTANGENTS, ((start, stop) for stop in kept), facts)
@@ -389,7 +392,7 @@ class _Search(Proposals):
         return {witness.stop} if chains or is_attained else set()
 
     def _of_pairs(self, chain: ChainForm, linked: Linked) -> Iterator[ChainForm]:
-        """With multipliers for each difference of two classes that may be among the longest."""
+        """Yield chains with multipliers for each difference of two classes that may be longest."""
         form = first_form(linked) if self._effort.pairs else None
         if form is None:
             return
@@ -404,9 +407,9 @@ class _Search(Proposals):
     def _is_attained(
         self, steps: Sequence[Step], linked: Linked, facts: Mapping[str, Fact]
     ) -> bool:
-        """Whether a Jacobian of steps in a row is as large as the rules of the steps allow.
+        """Whether a Jacobian of consecutive steps is as large as the rules of the steps allow.
 
-        So it is then for each part of them, and no form can say less than the rules.
+        Then the same holds for each part of them, and no form can say less than the rules.
         """
         if any(len(step.inputs) != 1 for step in steps):
             return False
@@ -418,7 +421,7 @@ class _Search(Proposals):
     def _longest(
         self, use: Use, ends: Iterable[tuple[str, str]], facts: Mapping[str, Fact]
     ) -> tuple[ChainForm, tuple[Step, ...], Linked] | None:
-        """Of windows from the shortest on, the last that can be handled, its steps and links."""
+        """Return the longest window that can be handled, with its steps and links."""
         possible: list[tuple[ChainForm, tuple[Step, ...]]] = []
         for start, stop in ends:
             witness = ChainForm(use=use, start=start, stop=stop, multipliers=())
@@ -440,7 +443,7 @@ class _Search(Proposals):
         return None
 
     def _part(self, step: Step, facts: Mapping[str, Fact]) -> _Part | None:
-        """The contribution of a step to a chain; None if it is not a link of manageable size."""
+        """Return what a step contributes to a chain; None if it is not a link of usable size."""
         if step.output not in self._links:
             shapes = self._program.shapes
             sizes = [math.prod(shapes[name]) for name in step.inputs]
@@ -457,7 +460,7 @@ class _Search(Proposals):
         return self._links[step.output]
 
     def _is_small(self, witness: ChainForm, steps: Sequence[Step]) -> bool:
-        """Whether a chain of links can be handled, as far as is known before they are formed."""
+        """Whether a chain of links can be handled, as far as known before they are formed."""
         parts = [part for step in steps if (part := self._links[step.output]) is not None]
         runs = math.gcd(*(part.runs for part in parts))
         reads = Counter(name for step in steps for name in step.inputs)
@@ -483,7 +486,7 @@ class _Search(Proposals):
         return size <= limit
 
     def _unknown(self, step: Step, part: _Part, runs: int) -> int:
-        """How many slopes of a step are not known, of so many runs at once."""
+        """Return how many slopes of a step are unknown, for this many runs at once."""
         if step.output not in self._slopes:
             return part.unknown * (part.runs // runs)
         key = step.output, runs
@@ -497,7 +500,7 @@ class _Search(Proposals):
     def _linked(
         self, witness: ChainForm, steps: Sequence[Step], facts: Mapping[str, Fact]
     ) -> Linked | None:
-        """The links of a chain."""
+        """Return the links of a chain."""
         start = witness.start
         known = {
             step.output: self._slopes[step.output] for step in steps if step.output in self._slopes
@@ -535,7 +538,7 @@ class _Search(Proposals):
         return radius * spectral_norm(jacobian) >= _WORTH * found.norm
 
     def _radius(self, start: str, facts: Mapping[str, Fact]) -> float:
-        """Of the smallest ball of inputs, and about the smallest of another value."""
+        """Return the radius of the smallest ball of inputs, or nearly the smallest of a value."""
         if start != self._program.input:
             return _SMALLEST_BALL * facts[start].norm
         if self._smallest is None:
@@ -552,10 +555,10 @@ class _Search(Proposals):
     def _tuned(
         self, witness: ChainForm, linked: Linked, *, is_attained: bool = False
     ) -> Iterator[tuple[ChainForm, float]]:
-        """With multipliers, and the norm they prove, where there is more than one matrix or slopes
-        between.
+        """Yield the chain with multipliers, and the norm they prove.
 
-        is_attained: whether only the differences of classes can be bounded better.
+        Nothing is yielded if it has no matrix, or a single link for cotangents. is_attained:
+        whether only the differences of classes can be bounded better.
         """
         matrices = sum(isinstance(edge.link, Matrix) for edge in linked.edges)
         if not matrices or (witness.use == COTANGENTS and len(linked.edges) < 2):
@@ -564,7 +567,7 @@ class _Search(Proposals):
         hulls = {witness.use == COTANGENTS and self._hull and at_output}
         if witness.use == COTANGENTS and at_output:
             if not self._reached or unknowns(linked.edges) <= _SMALL:
-                hulls.add(False)  # for the Lipschitz constant, the longest way at any price
+                hulls.add(False)  # for the Lipschitz constant, search the longest chain at any cost
             self._reached = True
         if is_attained:
             hulls.discard(False)
@@ -575,7 +578,7 @@ class _Search(Proposals):
     def _multipliers(
         self, witness: ChainForm, linked: Linked, *, hull: bool
     ) -> _Multipliers | None:
-        """Searched once for the same slopes between the same values."""
+        """Return multipliers, searched once for the same slopes between the same values."""
         patience = self._effort.patience
         sharp = patience > 1.0 and witness.use == COTANGENTS
         key = witness.start, witness.stop, hull, sharp
@@ -589,9 +592,9 @@ class _Search(Proposals):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The contribution of a step to a chain: unknown slopes of a run, and its matrices.
+    """What a step contributes to a chain: unknown slopes of a run, and its matrices.
 
-    matrices: of each, the numbers of all entries and of those that are not 0.
+    matrices: for each, the number of entries and of those that are not 0.
     """
 
     runs: int
@@ -612,7 +615,7 @@ def _part_of(step: Step, shapes: Mapping[str, Shape], known: Mapping[str, Slopes
 
 
 def _tops(program: Program, makers: Mapping[str, Step]) -> Iterator[str]:
-    """The output, and what it is a new shape or the logarithm of a softmax of."""
+    """Yield the output, and the values of which it is a move or a softmax."""
     value = program.output
     yield value
     while value in makers and isinstance(makers[value].op, Move | Softmax):
@@ -621,9 +624,9 @@ def _tops(program: Program, makers: Mapping[str, Step]) -> Iterator[str]:
 
 
 def _cuts(root: str, nodes: Iterable[tuple[str, Sequence[str]]]) -> Mapping[str, tuple[str, ...]]:
-    """For each value, those on every way from it to the root, the nearest first.
+    """Return for each value those on every path from it to the root, the nearest first.
 
-    nodes: with their neighbours on these ways, which stand before them.
+    nodes: with their neighbours on these paths, which must come before them.
     """
     found: dict[str, tuple[str, ...]] = {root: ()}
     for node, neighbours in nodes:

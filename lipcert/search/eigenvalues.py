@@ -1,4 +1,4 @@
-"""Estimates of spectral norms from below, good to a few digits or to almost all of them."""
+"""Eigenvalues: estimates of spectral norms from below, to a few digits or almost all of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -12,26 +12,26 @@ Array = npt.NDArray[np.float64]
 Matrices = npt.NDArray[np.float64] | npt.NDArray[np.complex128] | npt.NDArray[np.complex64]
 
 _DIRECT: Final = 320
-"""side of a Gram matrix up to which all eigenvalues are computed"""
+"""Side of a Gram matrix up to which all eigenvalues are computed."""
 _TINY: Final = 24
 _LONG: Final = 3
-"""from this quotient of the sides, products by the Gram matrix are worth its making"""
+"""Ratio of the sides from which it pays to form the Gram matrix."""
 _SHORT: Final = 128
-"""side of matrices in a stack up to which they are, for the few products of a rough estimate"""
+"""Side of matrices in a stack up to which it pays for the few products of a rough estimate."""
 _RESIDUAL: Final = 1e-6
-"""of Ritz vectors; the error of the value is of its square"""
+"""Tolerance for the residual of Ritz vectors; the value's error is of the order of its square."""
 _FIRST_LOOK: Final = 12
 _MOST_LANCZOS: Final = 600
 _MOST_STEPS: Final = 96
 _BETWEEN_LOOKS: Final = 6
 _HOPE: Final = 2.0
-"""how many times what the last steps added the next ones may add"""
+"""The next steps may add this many times what the last ones added."""
 _FEWER: Final = 0.75
-"""part of a stack from which on the others are left behind"""
+"""If at most this share of a stack is still active, the rest is dropped."""
 
 
 def spectral_norm(matrix: Matrices) -> float:
-    """‖W‖₂ to about ten digits, for numbers of any magnitude."""
+    """Return ‖W‖₂ to about ten digits, for numbers of any magnitude."""
     largest = float(np.abs(matrix).max(initial=0.0))
     if not 0.0 < largest < np.inf:
         return largest
@@ -49,9 +49,9 @@ def spectral_norm(matrix: Matrices) -> float:
 
 
 def eigenvalues(matrix: Matrices) -> Array:
-    """Of a Hermitian matrix, or of each of a stack, in order.
+    """Return the eigenvalues of a Hermitian matrix, or of each of a stack, in ascending order.
 
-    Infinite where LAPACK finds none, as of numbers that overflowed.
+    They are infinite if LAPACK finds none, as for numbers that overflowed.
     """
     try:
         found = np.linalg.eigvalsh(matrix)
@@ -61,7 +61,7 @@ def eigenvalues(matrix: Matrices) -> Array:
 
 
 def strips_norm(strips: Sequence[Strip], columns: int) -> float:
-    """The norm of the matrix of these strips, as `spectral_norm` has it."""
+    """Return the norm of the matrix of these strips, as accurately as `spectral_norm`."""
     largest = max((float(np.abs(strip.rows).max(initial=0.0)) for strip in strips), default=0.0)
     if not 0.0 < largest < np.inf:
         return largest
@@ -82,7 +82,7 @@ def strips_norm(strips: Sequence[Strip], columns: int) -> float:
 
 
 def estimated_squares(stack: Matrices, accuracy: float, least: float | None = None) -> Array:
-    """‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, roughly this accurate.
+    """Return ‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, to this accuracy.
 
     least: if given, only values of at least this and near the largest one are that accurate.
     """
@@ -99,7 +99,10 @@ def estimated_squares(stack: Matrices, accuracy: float, least: float | None = No
 
 
 def estimated_eigenvalues(grams: Matrices, accuracy: float, least: float | None = None) -> Array:
-    """The largest one of every matrix of a stack [k, n, n] without negative ones, as accurate."""
+    """Return the largest eigenvalue of each positive semidefinite matrix of a stack [k, n, n].
+
+    For the other arguments see `estimated_squares`.
+    """
     if grams.shape[1] <= _TINY:
         return eigenvalues(grams)[:, -1]
 
@@ -112,10 +115,10 @@ def estimated_eigenvalues(grams: Matrices, accuracy: float, least: float | None 
 def _ritz_values(
     image: Callable[[Any, Any], Any], stack: Any, accuracy: float, least: float | None
 ) -> Array:
-    """Of a Krylov space of each operator, that grows until the largest value settles.
+    """Return values from a Krylov space of each operator, which grows until they settle.
 
-    Lanczos vectors are not held, as in `largest_eigenvalue`. Where the space is exhausted, the
-    recurrence goes on with the zero vector and the value 0.
+    Lanczos vectors are not stored, as in `largest_eigenvalue`. If the space is exhausted, the
+    recurrence continues with the zero vector and the value 0.
     """
     count, side = len(stack), stack.shape[2]
     steps = min(side, _MOST_STEPS)
@@ -152,7 +155,7 @@ def _ritz_values(
 
 
 def _over_power(matrix: Matrices, exponent: int) -> Matrices:
-    """Over 2^exponent, without a power that float64 lacks."""
+    """Return the matrix over 2^exponent, without a power that overflows float64."""
     half = exponent // 2
     scaled = matrix * 2.0**-half
     scaled *= 2.0 ** (half - exponent)
@@ -160,13 +163,13 @@ def _over_power(matrix: Matrices, exponent: int) -> Matrices:
 
 
 def _gram(matrix: Matrices) -> Matrices:
-    """The smaller of W*W and WW*."""
+    """Return the smaller of W*W and WW*."""
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     return np.asarray(tall.conj().T @ tall)
 
 
 def _lanczos(matrix: Matrices) -> float:
-    """The largest eigenvalue of the smaller Gram matrix, which is formed if W is long."""
+    """Return the largest eigenvalue of the smaller Gram matrix, which is formed if W is long."""
     tall: Any = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     if len(tall) >= _LONG * tall.shape[1]:
         gram: Any = _gram(tall)
@@ -176,10 +179,10 @@ def _lanczos(matrix: Matrices) -> float:
 
 
 def largest_eigenvalue(operator: Callable[[Any], Any], side: int, kind: Any = np.float64) -> float:
-    """Of a Hermitian operator without negative eigenvalues, to about ten digits.
+    """Return that of a positive semidefinite Hermitian operator, to about ten digits.
 
-    Lanczos vectors are not held, and lose their orthogonality to early ones: the largest Ritz value
-    may turn up again, which does not change it. Infinite where products by the operator overflow.
+    Lanczos vectors are not stored, and lose their orthogonality to early ones: the largest Ritz
+    value may appear again, which does not change it. The result is infinite if products overflow.
     """
     vector = np.random.default_rng(0).standard_normal(side).astype(kind)
     vector /= np.linalg.norm(vector)

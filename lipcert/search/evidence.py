@@ -1,4 +1,4 @@
-"""Evidence: what the prover may use besides program and premises, none of it chosen yet."""
+"""Evidence: what the prover may use besides program and premises, before it chooses among it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
 
 Observer: TypeAlias = Callable[[str, int, int], None]
-"""called before each value that takes long, with how many of how many are done"""
+"""Called before each value that takes long, with the numbers of those done and of all."""
 NormLines: TypeAlias = tuple[StepNorm | RunNorm | StackNorm, ...]
-"""of steps, by the value that they compute, then of runs, then of stacks"""
+"""Lines about steps, ordered by the value that they compute, then about runs, then stacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormClaim:
-    """‖linear part of a step‖₂ ≤ bound, and which route proves it, as of `core.lines.norms`."""
+    """The claim ‖linear part of a step‖₂ ≤ bound, and the method of `core.lines.norms` for it."""
 
     bound: float
     method: str
@@ -32,39 +32,39 @@ class NormClaim:
 
     @property
     def witness(self) -> NormWitness:
-        """The route of its proof."""
+        """The method of its proof, with its numbers."""
         return NormWitness(self.method, self.twists, self.counts)
 
 
 class Proposals:
-    """Lines that may say more than what is known; none is trusted, and these are none at all."""
+    """Proposes untrusted lines that may improve on what is known; this class proposes none."""
 
     def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterable[GainFact]:
-        """Lines that may say more of a ReLU than was found: the first that follows is enough."""
+        """Yield lines that may say more of a ReLU than was found; the first valid one suffices."""
         del value, found, facts
         return ()
 
     def of_value(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
-        """Chains that may say more of a value than was found, from facts of what lies below."""
+        """Return chains that may say more of a value than was found, given facts below it."""
         del value, found, facts
         return ()
 
     def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """A line that may say more of a value than facts do."""
+        """Return a line that may say more of a value than facts do, if there is one."""
         del value, facts
         return None
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
-        """Chains that may say more of cotangents."""
+        """Return chains that may say more of cotangents."""
         del facts
         return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What is known beforehand of a network. norms: of linear steps and of several of them.
+    """What is known of a network beforehand. norms: of linear steps, and of several of them.
 
-    tier: how much work is worth it.
+    tier: how much work may be spent.
     """
 
     scope: ScopeClaim

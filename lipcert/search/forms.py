@@ -1,5 +1,7 @@
-"""Numbers that lines about forms state: the norm of a form, and levels of values near others; and
-the balls of inputs that are tried."""
+"""Numbers that lines about forms state: the norm of a form, and levels of values near others.
+
+`shares_of_balls` gives the balls of inputs that are tried.
+"""
 
 import math
 from collections.abc import Iterator
@@ -22,17 +24,17 @@ from lipcert.core.rules.facts import Cotangent, Fact
 
 _LEVELS: Final = 200
 _CLOSE: Final = 1.38
-"""of the scale of a hull: a ball that is no smaller, of about the same radius, cannot do better"""
+"""Ratio to the scale of a hull from which a ball of about the same radius cannot do better."""
 
 
 class Spectra:
-    """Eigenvalues of the matrices of forms, with eigenvectors as columns, each found once."""
+    """Eigenvalues of the matrices of forms, with eigenvectors as columns, each computed once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Array, Array, Array]] = {}
 
     def of(self, matrix: Array) -> tuple[Array, Array]:
-        """A limit, where none are found."""
+        """Return eigenvalues and eigenvectors; an upper bound and the axes if LAPACK finds none."""
         if id(matrix) not in self._known:
             try:
                 values, vectors = np.linalg.eigh(matrix)
@@ -43,13 +45,13 @@ class Spectra:
         return values, vectors
 
     def norm(self, form: Form) -> float:
-        """A norm that the form proves, about the least one."""
+        """Return a norm that the form proves, close to the least one."""
         level = float(self.of(form.matrix)[0][-1])
         found = sqrt_up(max(level, 0.0) * (1.0 + 32.0 * float(room_for(len(form.matrix)))))
         return found if form.has_norm(found) else sqrt_up(norm_up(form.matrix))
 
     def level(self, form: Form, value: Interval, radius: float) -> float | None:
-        """λ > λ_max(Q) for which λR² + λ·vᵀ(λI − Q)⁻¹v is small; None where it is of no use."""
+        """Return λ > λ_max(Q) with a small λR² + λ·vᵀ(λI − Q)⁻¹v; None if it is of no use."""
         rows = Interval(value.lo.reshape(form.runs, -1), value.hi.reshape(form.runs, -1))
         middle = 0.5 * rows.lo + 0.5 * rows.hi
         size = len(form.matrix) + len(middle)
@@ -66,7 +68,7 @@ class Spectra:
         return found if 0.0 < found < math.inf else None
 
     def stated(self, line: Line[Any], proof: Proof) -> Line[Any]:
-        """The line with numbers anew, where it states a norm of a form or a level."""
+        """Return the line with new numbers, if it states a norm of a form or a level."""
         if isinstance(line, ChainForm) and line.bound is not None:
             form = replace(line, bound=None).evaluate(proof).form
             return replace(line, bound=self.norm(form))
@@ -75,7 +77,7 @@ class Spectra:
         return line
 
     def with_level(self, line: NearFact, proof: Proof) -> NearFact:
-        """The line with a good level, if there is one."""
+        """Return the line with a good level, if there is one."""
         chain = proof.forms[line.form]
         value, radius = line.middle(proof, chain)
         found = self.level(chain.form, value.broadcast(proof.program.shapes[chain.stop]), radius)
@@ -83,7 +85,7 @@ class Spectra:
 
 
 def ways(line: FormPull, form: Form, above: Cotangent) -> Iterator[FormPull]:
-    """The line by hull, and by norm unless that cannot do better."""
+    """Yield the line by hull, and by norm unless that cannot do better."""
     if above.hull is None:
         yield line
         return
@@ -94,8 +96,11 @@ def ways(line: FormPull, form: Form, above: Cotangent) -> Iterator[FormPull]:
 
 
 def shares_of_balls(proof: Proof) -> Iterator[tuple[float, ...]]:
-    """Of the smallest ball, one between, and the one around 0, as of `core.lines.balls.InputBall`:
-    of the whole input, and of each of several."""
+    """Yield the shares (of `core.lines.balls.InputBall`) of the balls that are tried.
+
+    They are the smallest ball, one in between, and the one around 0: of the whole input, and of
+    each of several inputs.
+    """
     program, known = proof.program, proof.known
     yield from dict.fromkeys(
         (share,) for share in _shares(known[program.input], program.shapes[program.input])
@@ -106,7 +111,7 @@ def shares_of_balls(proof: Proof) -> Iterator[tuple[float, ...]]:
 
 
 def _shares(fact: Fact, shape: Shape) -> tuple[float, ...]:
-    """Of one input; none where its norm is not bounded, or its square is not a number."""
+    """Return the shares for one input; none if its norm is unbounded, or its square overflows."""
     box = fact.box.broadcast(shape)
     if not fact.norm <= LARGEST_SQUARED:
         return ()

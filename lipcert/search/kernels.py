@@ -1,12 +1,13 @@
-"""Levels for gradients of kernels: which σ + κ·h·‖d‖ the core may be able to prove of all pairs.
+"""Kernels: levels σ + κ·h·‖d‖ that the core may prove for all pairs, for gradients of kernels.
 
-Input: a proof with its cotangents settled, and a convolution. Output: lines that have not been
-evaluated. Pairs come in the order of a cheaper bound of σ, until no other can have a larger one.
+`kernel_lines` takes a proof with complete cotangents and a convolution, and yields lines that have
+not been evaluated. Pairs are taken in the order of a cheaper bound of σ, until no other pair can
+have a larger one.
 
 Weights of entries are a and b for which R·‖ρu/b‖ is small: untrusted numbers of linear steps below
-unknown slopes, for all pairs of classes. Steps along the gradient (Adam; Kingma and Ba 2015) lower
-the logarithm of R·‖diag(a)·Aᵀ·diag(b)‖·‖ρu/b‖, whose norm is seen by a few vectors that a power of
-the matrix turns towards the largest ones.
+unknown slopes, for all pairs of classes. Steps along the gradient (Adam; Kingma and Ba 2015) reduce
+the logarithm of R·‖diag(a)·Aᵀ·diag(b)‖·‖ρu/b‖, where the norm is estimated by a few vectors that a
+power of the matrix turns towards the largest ones.
 """
 
 from __future__ import annotations
@@ -32,33 +33,35 @@ from lipcert.settings.values import TierName
 _RATIOS: Final = (0.7, 1.0, 1.4, 1.7, 2.0)
 _ROOMS: Final = (1.0 + 1e-5, 1.01, 1.05)
 _WORTH: Final = 0.99
-"""of the bound that is known, what must be possible"""
+"""What must be possible, as a share of the known bound."""
 _WORK: Final[Mapping[TierName, float]] = MappingProxyType(
     {"quick": 0.0, "fast": 3e9, "tight": 1e12}
 )
-"""multiplications for the pairs of one convolution"""
+"""Most multiplications for the pairs of one convolution."""
 _PULLED: Final[Mapping[TierName, float]] = MappingProxyType(
     {"quick": 0.0, "fast": 1e8, "tight": 1e11}
 )
-"""multiplications that pull the vectors of all classes down to a value"""
+"""Most multiplications that pull the vectors of all classes down to a value."""
 _PAIR: Final = 2e7
-"""multiplications that take as long as what is done for a pair besides"""
+"""Other work for a pair, in multiplications."""
 _LOOKS: Final = 240
 _VECTORS, _POWERS = 16, 2
 _RATE: Final = 0.1
 _WIDTH: Final = 0.01
-"""of the smoothed maximum, as a part of it"""
+"""Width of the smoothed maximum, as a share of it."""
 _LARGEST: Final = 1e30
 _ROOM: Final = 2.0**-20
 _FARTHEST: Final = 12.0
-"""of the logarithms of squares"""
+"""Limit for the logarithms of squares."""
 
 
 def kernel_lines(
     proof: Proof, value: str, known: float, tier: TierName
 ) -> Iterator[KernelGradient]:
-    """For the convolution that computes a value, where they may say more than is known; the one
-    that says most first."""
+    """Yield lines about the convolution that computes a value, if they may improve on `known`.
+
+    The strongest comes first.
+    """
     stop = stop_above(proof, value, tier)
     if stop is None:
         return
@@ -85,8 +88,10 @@ def kernel_lines(
 
 
 def stop_above(proof: Proof, value: str, tier: TierName) -> str | None:
-    """The nearest value on the single way up of which the cotangent lies in a hull; None if there
-    is none, or differences of classes are not worth being pulled down from it."""
+    """Return the nearest value above, on a single path, whose cotangent lies in a hull.
+
+    The result is None if there is none, or if pulling down differences of classes costs too much.
+    """
     own, work = proof.passes[LOSS], 0.0
     while True:
         cotangent = own.cotangents.get(value)
@@ -104,9 +109,9 @@ def stop_above(proof: Proof, value: str, tier: TierName) -> str | None:
 def _level(
     kernel: Kernel, work: float, limit: float, added: Array | None = None
 ) -> tuple[float, float]:
-    """A ratio, and the level of all pairs; inf where that is not below the limit.
+    """Return a ratio, and the level of all pairs; inf if that is not below the limit.
 
-    σ is found of the pairs that may have the largest, as far as the work allows.
+    σ is found for the pairs that may have the largest, as far as the work allows.
     """
     one, other = np.triu_indices(len(kernel.differences.rests), 1)
     stretch = kernel.stretch * kernel.steepest
@@ -147,7 +152,7 @@ def _level(
 
 
 def _cost(rows: int, columns: int) -> float:
-    """Multiplications for a norm of each pair."""
+    """Return the multiplications of a norm of each pair."""
     small, large = sorted((rows, columns))
     return _PAIR + 2.0 * small * small * (large + small)
 
@@ -157,19 +162,19 @@ def _weight(ratio: float) -> float:
 
 
 def _parts(kernel: Kernel, one: int, other: int) -> Array:
-    """What is correlated for a pair, for the ratio 1."""
+    """Return what is correlated for a pair, with the ratio 1."""
     vector, slopes = kernel.vector(one, other), kernel.slopes
     return correlated(vector, slopes, 1.0, nonnegative=kernel.nonnegative).lo
 
 
 def _rows(parts: Array, ratio: float) -> Array:
-    """[aμv; ρ|v|]."""
+    """Return [aμv; ρ|v|]."""
     signed, plain = parts
     return np.concatenate([ratio * signed, plain])
 
 
 def _norm(matrix: Array) -> float:
-    """‖matrix‖₂, up to rounding."""
+    """Return ‖matrix‖₂, up to rounding."""
     wide = matrix.shape[0] < matrix.shape[1]
     square = matrix @ matrix.T if wide else matrix.T @ matrix
     return math.sqrt(max(float(np.linalg.eigvalsh(square)[-1]), 0.0))
@@ -178,7 +183,7 @@ def _norm(matrix: Array) -> float:
 def weights_found(
     proof: Proof, kernel: Kernel, stop: str
 ) -> tuple[tuple[tuple[float, ...], ...], Array | None]:
-    """a and b, and what they prove of every pair of classes; nothing where that is no gain."""
+    """Return a and b, and what they prove of every pair of classes; nothing if that is no gain."""
     try:
         added = added_below(proof, kernel, stop)
     except NotProved:
@@ -199,9 +204,12 @@ def weights_found(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """whole: A; matrix: A over its largest entry; squares: (ρu)² for every pair of classes, of
-    which the largest sum is 1; slopes: m², [channels, windows]; rooms: of the squares of x, for
-    each channel of the output and pixel."""
+    """The weights a and b as a minimisation problem.
+
+    whole: A; matrix: A over its largest entry; squares: (ρu)² for every pair of classes, the
+    largest sum being 1; slopes: m², [channels, windows]; rooms: of the squares of x, for each
+    channel of the output and pixel.
+    """
 
     whole: Array
     matrix: npt.NDArray[np.float32]
@@ -212,7 +220,7 @@ class _Problem:
 
     @classmethod
     def of(cls, kernel: Kernel, added: Added) -> _Problem | None:
-        """None for numbers that are too large or too small, and where there is nothing to gain."""
+        """Return the problem; None if numbers are too large or small, or nothing can be gained."""
         one, other = np.triu_indices(len(added.vectors.lo), 1)
         squares = (added.vectors.lo[one] - added.vectors.lo[other]) ** 2
         scale = float(np.abs(added.matrix.lo).max())
@@ -233,7 +241,7 @@ class _Problem:
         )
 
     def weights(self) -> tuple[Array, Array]:
-        """a and b, ‖diag(a)·Aᵀ·diag(b)‖ being a little below 1."""
+        """Return a and b, with ‖diag(a)·Aᵀ·diag(b)‖ a little below 1."""
         above, below = self.matrix.shape
         point, mean, spread = (
             np.zeros(above + below),
@@ -254,7 +262,7 @@ class _Problem:
         return inner, outer * ((1.0 - _ROOM) / norm)
 
     def _look(self, point: Array, vectors: Any) -> tuple[Array, Any]:
-        """The gradient by the logarithms of b² and a², and better vectors."""
+        """Return the gradient by the logarithms of b² and a², and better vectors."""
         above = len(self.matrix)
         outer, inner = np.exp(0.5 * point[:above]), np.exp(0.5 * point[above:])
         rows, columns = outer.astype(np.float32)[:, None], inner.astype(np.float32)[:, None]
@@ -280,7 +288,7 @@ class _Problem:
         return np.concatenate([by_outer, by_inner - by_reach.ravel()]), vectors
 
     def _reached(self, weights: Array) -> tuple[Array, Array]:
-        """R² for each channel, and the squares of x that each window meets there."""
+        """Return R² for each channel, and the squares of x that each window meets there."""
         reads, pixels = self.kernel.reads, self.kernel.pixels
         factors = np.zeros((len(weights), pixels + 1))
         for places in reads.T:

@@ -1,8 +1,9 @@
 """Witnesses: admissible examples, and weights, that attain a bound or nearly do.
 
-The largest per-example gradient norm and the largest Jacobian norm found on a short, deterministic
-ascent limit how loose a bound can be: they are lower bounds of the true maximum, computed in
-float64 and reduced by an allowance for its rounding. No sensitivity depends on them.
+A short, deterministic gradient ascent looks for the largest per-example gradient norm and the
+largest Jacobian norm. What it finds limits how loose a bound can be: these are lower bounds of the
+true maximum, computed in float64 and reduced by an allowance for its rounding. No sensitivity
+depends on them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _LEAST_STARTS: Final = 8
 _MOST_ROUNDS: Final = 40
 _LEAST_ROUNDS: Final = 12
 _RENEWAL: Final = 8
-"""rounds, after which the lower half of the examples begins again"""
+"""Rounds after which the lower half of the examples starts again."""
 _NEAR: Final = 0.3
-"""of the way to the end of the domain, how far from the upper half at most"""
+"""How far from the upper half they start at most, as a share of the way to the domain's end."""
 _MOST_CLASSES: Final = 256
 _USUAL_WORK: Final = 4e8
 _LARGEST_WORK: Final = 1.2e9
@@ -47,7 +48,7 @@ _DIFFERENCE: Final = 1e-6
 _ROUNDING: Final = 1e-9
 _INWARD: Final = 1e-12
 _VANISHED: Final = 1e-9
-"""relative to the input: an output that is nothing but rounding"""
+"""Ratio to the input below which an output is only rounding."""
 
 _Labels = npt.NDArray[np.int64]
 Trained = Mapping[str, Tensor | None]
@@ -56,7 +57,7 @@ Trained = Mapping[str, Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Norms met at admissible examples; None where nothing was searched."""
+    """Norms attained at admissible examples; None if nothing was searched."""
 
     grad_norm: float | None = None
     lipschitz: float | None = None
@@ -74,8 +75,12 @@ def find_witness(
 ) -> Witness:
     """Search examples with a large gradient, and the Jacobian there; small common networks only.
 
-    facts: of the input and, of several, of each. clip: the norm to which training clips the
-    gradient at the output.
+    Args:
+        program: the network.
+        loss: its loss.
+        facts: of the input and, if there are several, of each.
+        clip: the norm to which training clips the gradient at the output.
+        trained: what the file holds of each trained tensor.
     """
     once = work(program) * _LEAST_STARTS
     if once * _LEAST_ROUNDS > _LARGEST_WORK or not math.isfinite(facts[program.input].norm):
@@ -95,16 +100,16 @@ def find_witness(
 def aligned_program(
     program: Program, radii: Mapping[str, float], facts: Mapping[str, Fact], trained: Trained
 ) -> Program | None:
-    """Admissible weights under which every layer stretches as much as it may.
+    """Return the program with admissible weights under which every layer stretches the most.
 
-    Dense weights of rank one, each of which takes the value that reaches it for a long input to the
-    direction that passes the next activation best: meant for chains of dense layers, where a
-    product of constraints is attained in this way, and admissible in any case. radii: the
-    constraint of each tensor. facts: of the input and, of several, of each.
+    Dense weights get rank one: each maps the value that reaches it for a long input to the
+    direction that passes the next activation best. This is meant for chains of dense layers, where
+    it attains a product of constraints; the weights are admissible in any case. radii: the
+    constraint of each tensor. facts: of the input and, if there are several, of each.
 
-    Its trained operands show all of their tensors. None where one is not of a dense layer,
-    constrained and used only once, or where the aligned weights let nothing through (a layer that
-    subtracts the mean, say).
+    The trained operands of the result show all of their tensors. The result is None if one does not
+    belong to a dense layer, or is not constrained and used only once, or if the aligned weights let
+    nothing through (a layer that subtracts the mean, say).
     """
     if not math.isfinite(facts[program.input].norm):
         return None
@@ -132,10 +137,10 @@ def aligned_program(
 
 
 def plain_operands(program: Program, trained: Trained) -> frozenset[Operand]:
-    """The operands that hold all entries of a trained tensor once, which nothing else shows.
+    """Return the operands that hold all entries of a trained tensor once, and nothing else does.
 
-    Then the norms of the operand and of its gradient are those of the tensor. That all entries are
-    there is seen by their numbers.
+    Then the norms of the operand and of its gradient are those of the tensor. Comparing the numbers
+    shows that all entries are there.
     """
     shown = [item for step in program.steps for item in operands(step.op)]
     uses = Counter(name for item in shown for name in item.sources)
@@ -162,7 +167,7 @@ def _is_whole(operand: Operand, stored: Tensor | None) -> bool:
 def _aligned(
     op: Dense, moved: list[Operand], x: Array, radii: Mapping[str, float], is_last: bool
 ) -> Dense:
-    """Weight target ⊗ x/‖x‖, for the sum of all positions of x, and bias along the target."""
+    """Return weight target ⊗ x/‖x‖, for the sum of all positions of x, and a bias along target."""
     target = _target(op.weight.shape[0], is_last=is_last)
     along = x.reshape(-1, x.shape[-1]).sum(axis=0)
     ray = along / max(_length(along), np.finfo(np.float64).tiny)
@@ -173,7 +178,7 @@ def _aligned(
 
 
 def _target(outputs: int, *, is_last: bool) -> Array:
-    """A unit vector: one class against another at the end, otherwise all entries equal."""
+    """Return a unit vector: one class against another at the end, else equal entries."""
     if not is_last or outputs == 1:
         return np.full(outputs, outputs**-0.5)
     target = np.zeros(outputs)
@@ -182,7 +187,7 @@ def _target(outputs: int, *, is_last: bool) -> Array:
 
 
 def _within(operand: Operand, direction: Array, radii: Mapping[str, float]) -> Operand:
-    """An operand along a unit direction, as long as its constraint admits.
+    """Return an operand along a unit direction, as long as its constraint admits.
 
     The Euclidean norm is at least the spectral one, so it obeys constraints of either kind.
     """
@@ -211,7 +216,7 @@ class _Point:
         return sum(self.shares.values(), start=np.zeros(len(self.at_output)))
 
     def of(self, only: npt.NDArray[np.int64]) -> _Point:
-        """With the share of one step for each example, counted from 0, or all of them for −1."""
+        """Keep for each example the share of one step, counted from 0, or all of them for −1."""
         kept = {
             name: np.where((only < 0) | (only == number), share, 0.0)
             for number, (name, share) in enumerate(self.shares.items())
@@ -221,7 +226,7 @@ class _Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """plain: the operands whose gradients count; others can only lengthen the whole."""
+    """A search. plain: the operands whose gradients count; others can only lengthen the whole."""
 
     program: Program
     loss: Loss
@@ -233,10 +238,10 @@ class _Search:
     labels: int
 
     def best(self) -> Witness:
-        """The best example of the ascent, and its Jacobian.
+        """Return the norms at the best example of the ascent.
 
-        An example goes from where it is to the farthest point uphill, or less far where it did not
-        rise. At first every other one climbs for the gradient of a single step.
+        An example moves to the farthest point uphill, or less far if it did not rise. At first
+        every other one climbs for the gradient of a single step.
         """
         random = np.random.default_rng(0)
         x, labels = self._starts(random)
@@ -270,7 +275,7 @@ class _Search:
         return Witness(_lessened(math.sqrt(point.squares[0])), _lessened(jacobian))
 
     def _starts(self, random: np.random.Generator) -> tuple[Array, _Labels]:
-        """Dense, signed and corner directions; for each, the label that is most wrong."""
+        """Return dense, signed and corner directions; for each, the label that is most wrong."""
         shape = (self.starts // 4, *self.program.shapes[self.program.input])
         dense = random.random(shape)
         corners = np.where(
@@ -285,7 +290,7 @@ class _Search:
     def _renew(
         self, x: Array, labels: _Labels, order: _Labels, random: np.random.Generator
     ) -> _Labels:
-        """The lower half of the examples begins near the upper one, with its labels or any."""
+        """Restart the lower half of the examples near the upper one, with its labels or any."""
         low, high = np.split(order, 2)
         way = self.domain.farthest(random.standard_normal(x[high].shape)) - x[high]
         shares = _NEAR * random.random(len(high))
@@ -313,7 +318,7 @@ class _Search:
         return _Point(values, jacobians, at_output, shares)
 
     def _loss_gradients(self, logits: Array) -> Array:
-        """[labels, examples, *shape], clipped where training clips them."""
+        """Return loss gradients [labels, examples, *shape], clipped if training clips them."""
         found = worst_gradients(self.loss, logits)
         if found is None:
             raise TypeError("the gradient of the loss is not known")
@@ -325,7 +330,7 @@ class _Search:
         return clipped
 
     def _uphill(self, point: _Point, labels: _Labels) -> Array:
-        """Directions of ascent: the gradient of the squared norm, as if every Jacobian were fixed.
+        """Return ascent directions: gradients of the squared norm, as if Jacobians were constant.
 
         A share grows with the square of its step's input, and all of them with that of the
         gradient at the output, whose change with the logits is a difference quotient.
@@ -345,7 +350,7 @@ class _Search:
         return np.nan_to_num(cotangents(program, point.jacobians, seeds)[program.input])
 
     def _jacobian_norm(self, jacobians: Mapping[str, Pull]) -> float | None:
-        """The largest singular value of the Jacobian of the output at one example."""
+        """Return the largest singular value of the Jacobian of the output at one example."""
         program = self.program
         shape = program.shapes[program.output]
         outputs = math.prod(shape)

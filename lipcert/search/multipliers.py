@@ -2,9 +2,9 @@
 
 The bound is convex in the multipliers t. If w is the worst value below an unknown slope in
 [m − r, m + r] and s the one above, its derivative by t is (rs)² − (w − ms)²; the steps change the
-logarithms of t. The maximum at the top is smoothed: several cotangents with shares stand for one.
-A barrier, the logarithm of a determinant, keeps off multipliers that admit no form. Both vanish
-towards the end.
+logarithms of t. The maximum at the top is smoothed: several cotangents with shares replace one. A
+barrier, the logarithm of a determinant, keeps away from multipliers that admit no form. Smoothing
+and barrier vanish towards the end.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
-"""of the multipliers that are tried first to the least that are possible"""
+"""Ratios, to the least possible multipliers, of those that are tried first."""
 _Phases: TypeAlias = tuple[tuple[float, float], ...]
 _PHASES: Final[_Phases] = ((0.05, 0.55), (0.01, 0.45))
-"""how far the maximum is smoothed, as a part of it, and which part of the looks that takes"""
+"""Phases: width of the smoothed maximum as a share of it, and the share of the evaluations."""
 _SHARP: Final[_Phases] = (*_PHASES, (0.001, 0.5))
-"""the same, for the sake of the last digits"""
+"""The same, for more accurate results."""
 _MOST_LOOKS, _LEAST_LOOKS = 50, 6
 _WORK: Final = 1.5e10
-"""numbers of all factors of one chain, times their rows"""
+"""Most numbers of all factors of one chain, times their rows."""
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
 _TINY: Final = 1e-100
 _LEAF: Final = 64
 _SMALL: Final = 200
-"""rows up to which all eigenvalues are computed for the sake of one"""
+"""Rows up to which all eigenvalues are computed, even if one is needed."""
 _MIDDLE: Final = 320
-"""rows up to which they are for the sake of some, and scipy need not be imported"""
+"""Rows up to which all eigenvalues are computed if some are needed, without scipy."""
 _ACCURACY: Final = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class Linked:
-    """A chain, as the links that it consists of."""
+    """A chain, given by its links."""
 
     edges: tuple[Edge, ...]
 
@@ -61,14 +61,14 @@ class Linked:
         return len(top.entries.lo)
 
     def between(self, i: int, j: int) -> Linked:
-        """Up to the difference of two entries at the top."""
+        """Extend the chain to the difference of two entries at the top."""
         one, last = np.eye(self.size), self.edges[-1].target
         link = Matrix(exact((one[i] - one[j])[None]))
         return Linked((*self.edges, Edge(last, (last[0], last[1] + 1), link)))
 
     @cached_property
     def steepest(self) -> FloatArray | None:
-        """The transposed Jacobian where every slope is the largest, as far as float64 goes."""
+        """The transposed Jacobian with every slope at its largest, if float64 can hold it."""
         known = [
             edge
             if isinstance(edge.link, Matrix)
@@ -82,13 +82,16 @@ class Linked:
 def multipliers(
     chain: Linked, *, hull: bool, patience: float = 1.0, sharp: bool = False
 ) -> tuple[tuple[tuple[float, ...], ...], float] | None:
-    """A list for each diagonal that has multipliers, as in a certificate, and about the norm that
-    they prove; None: none are found.
+    """Return multipliers for each diagonal, as in a certificate, and about the norm they prove.
 
-    hull: whether the cotangents at the top are differences of classes, or any of norm 1. patience:
-    how many times as many looks are taken, for smaller gains. sharp: whether the norm alone counts,
-    to its last digits; a form of values also says something of boxes. None also where numbers
-    overflow, so that matrices have no eigenvalues or no inverse.
+    The result is None if none are found, or if numbers overflow, so that matrices have no
+    eigenvalues or no inverse.
+
+    Args:
+        chain: the links.
+        hull: whether the cotangents at the top are differences of classes, or any of norm 1.
+        patience: factor for the number of evaluations, for smaller gains.
+        sharp: whether only the norm counts, to its last digits; a form of values also bounds boxes.
     """
     descent = descent_of(chain.edges, chain.size)
     if descent is None:
@@ -111,7 +114,7 @@ def multipliers(
 
 
 def first_form(chain: Linked) -> FloatArray | None:
-    """The form by the best of the multipliers that are tried first."""
+    """Return the form with the best of the multipliers that are tried first."""
     descent = descent_of(chain.edges, chain.size)
     if descent is None:
         return None
@@ -123,7 +126,7 @@ def first_form(chain: Linked) -> FloatArray | None:
 
 
 def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ...]]:
-    """The multipliers of each diagonal; 1 for known slopes, nothing where all are known."""
+    """Yield the multipliers of each diagonal: 1 for known slopes, () if all are known."""
     first = 0
     for edge in edges:
         if not (isinstance(edge.link, Diagonal) and edge.link.weighed):
@@ -139,7 +142,7 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
 def _pieces(
     descent: Descent, steepest: FloatArray, hull: bool, patience: float
 ) -> Iterator[_Piece]:
-    """The whole; or one part of those that are alike, where no others meet what they do.
+    """Yield the whole as one problem, or one problem for parts that are alike, if that is enough.
 
     steepest: the transposed Jacobian at the largest slopes; no multipliers give less.
     """
@@ -164,7 +167,7 @@ def _pieces(
 
 
 def _tuned(problem: _Problem, phases: _Phases, attained: float) -> _State | None:
-    """With good multipliers for the unknown slopes."""
+    """Return a state with good multipliers for the unknown slopes."""
     found = list(filter(None, map(problem.start, _RATIOS)))
     if not found:
         return None
@@ -179,9 +182,9 @@ def _tuned(problem: _Problem, phases: _Phases, attained: float) -> _State | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Panel:
-    """Columns of a triangular factor: on its diagonal, and below, with the sign changed.
+    """Columns of a triangular factor: the block on its diagonal, and below it, negated.
 
-    root: the inverse of what is on the diagonal.
+    root: the inverse of the block on the diagonal.
     """
 
     own: slice
@@ -201,15 +204,15 @@ class _State:
     value: float
 
     def guarded(self, weight: float) -> float:
-        """The value and a barrier, which grows where the factor becomes singular."""
+        """Return the value plus a barrier, which grows where the factor becomes singular."""
         own = [panel.corner.diagonal() for panel in self.panels]
         scaled = np.concatenate([np.zeros(0), *own]) / np.sqrt(self.multipliers)
         return self.value - 2.0 * weight * float(np.log(scaled).sum())
 
     def solved(self, cases: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The values of all variables for which the form is attained, for each case; the inverse.
+        """Return the values of all variables for which the form is attained, for each case.
 
-        The inverse of the matrix below the form, where its factor has entries.
+        The second result is the inverse of the matrix below the form, where its factor has entries.
         """
         below = len(self.multipliers)
         values = np.zeros((below + len(cases), cases.shape[1]))
@@ -228,7 +231,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """A problem, the unknown slopes of each part like it, and what no multipliers go below."""
+    """A problem, the unknown slopes of each part like it, and a lower bound for the multipliers."""
 
     problem: _Problem
     own: Sequence[npt.NDArray[np.int64] | slice]
@@ -239,9 +242,9 @@ class _Piece:
 class _Problem:
     """The inequality of a descent, as a function of the multipliers.
 
-    blocks: from the lowest on, each with the end of what its elimination touches. fixed: what
-    stands without any multiplier, for the variables at the bottom. tops: of parts that are alike,
-    which entries of the form they meet, of so many.
+    blocks: from the lowest on, each with the end of what its elimination touches. fixed: the
+    matrix without multipliers, for the variables at the bottom. tops: for equal parts, the entries
+    of the form that each meets; size: the number of entries.
     """
 
     descent: Descent
@@ -254,12 +257,12 @@ class _Problem:
 
     @property
     def guard(self) -> float:
-        """How strong the barrier is: with slopes of both signs the best are at the rim."""
+        """Strength of the barrier: with slopes of both signs, the best ones lie at the boundary."""
         return 1.0 if any((block.low < 0.0).any() for block, _ in self.blocks) else 0.4
 
     @property
     def work(self) -> float:
-        """Of a factor, in numbers times rows, and of the form."""
+        """The work of a factor, in numbers times rows, and of the form."""
         spans = ((end - block.own.start) ** 2 * len(block.low) for block, end in self.blocks)
         return float(3 * sum(spans) + 4 * self.descent.size**3)
 
@@ -274,11 +277,11 @@ class _Problem:
         return cls(descent, ranges, fixed, hull, tops, descent.size, patience)
 
     def at(self, multipliers: FloatArray) -> _State | None:
-        """The form; None where the multipliers admit none."""
+        """Return the state for these multipliers; None if they admit no form."""
         return self._eliminated(lambda block, _: multipliers[block.own])
 
     def start(self, ratio: float) -> _State | None:
-        """κ/p² with p² = r/(|m| + r), and κ a multiple of the least that the slopes below allow."""
+        """Return the state for κ/p², p² = r/(|m| + r), κ a multiple of the least possible one."""
 
         def chosen(block: Block, rest: FloatArray) -> FloatArray:
             middle, radius = _middle_and_radius(block)
@@ -289,7 +292,7 @@ class _Problem:
         return self._eliminated(chosen)
 
     def _eliminated(self, chosen: Callable[[Block, FloatArray], FloatArray]) -> _State | None:
-        """Block by block from below. chosen: multipliers, from what blocks below leave of one."""
+        """Eliminate blocks from below. chosen: multipliers, given what lower blocks leave."""
         rest = np.zeros((self.descent.total, self.descent.total))
         rest[self.descent.bottom.where, self.descent.bottom.where] = self.fixed
         found: list[FloatArray] = []
@@ -319,7 +322,7 @@ class _Problem:
         return _State(multipliers, form, tuple(panels), _largest(form, self.hull))
 
     def improved(self, first: _State, phases: _Phases) -> _State:
-        """After some steps; the barrier keeps away from multipliers that admit no form."""
+        """Return the best state after some steps; a barrier keeps away from invalid multipliers."""
         best = state = first
         least_gain = _LEAST_GAIN / self.patience**2
         looks = int(self.patience * np.clip(_WORK / self.work, _LEAST_LOOKS, _MOST_LOOKS))
@@ -366,9 +369,10 @@ class _Look:
         return np.log(self.state.multipliers)
 
     def slopes(self) -> tuple[FloatArray, FloatArray]:
-        """Exact but for cases left out; and what the second derivative is where few t matter.
+        """Return the gradient, exact except for cases left out, and an estimate of the curvature.
 
-        The derivative of the barrier is that of more cases, without any cotangent at the top.
+        The curvature is the second derivative where few t matter. The derivative of the barrier is
+        that of more cases, without any cotangent at the top.
         """
         t, below = self.state.multipliers, len(self.state.multipliers)
         cases = np.concatenate([self.cases[top] for top in self.problem.tops], axis=1)
@@ -391,7 +395,7 @@ class _Look:
 
 
 def smoothed_ball(form: FloatArray, width: float) -> tuple[float, FloatArray]:
-    """The largest eigenvalue, or a little more; and cases."""
+    """Return the largest eigenvalue, or a little more, and cases."""
     values, vectors = _uppermost(form)
     largest = float(values[-1])
     shares = np.exp((values - largest) / width)
@@ -400,9 +404,9 @@ def smoothed_ball(form: FloatArray, width: float) -> tuple[float, FloatArray]:
 
 
 def _smoothed_hull(form: FloatArray, width: float) -> tuple[float, FloatArray]:
-    """The largest value of a difference of classes, or a little more; and cases.
+    """Return the largest value of a difference of classes, or a little more, and cases.
 
-    Differences with shares have a sum of squares of which a root serves as well as they do.
+    A root of the sum of squares of the weighted differences replaces the differences.
     """
     diagonal = form.diagonal()
     squares = diagonal[:, None] + diagonal - 2.0 * form
@@ -416,12 +420,12 @@ def _smoothed_hull(form: FloatArray, width: float) -> tuple[float, FloatArray]:
 
 
 def _middle_and_radius(block: Block) -> tuple[FloatArray, FloatArray]:
-    """Of the slopes."""
+    """Return middles and radii of the slopes."""
     return 0.5 * (block.low + block.high), 0.5 * (block.high - block.low)
 
 
 def _largest(form: FloatArray, hull: bool) -> float:
-    """Over cotangents of norm 1, or over differences of classes."""
+    """Return the largest value over cotangents of norm 1, or over differences of classes."""
     if not hull:
         return top(form)
     diagonal = form.diagonal()
@@ -429,7 +433,7 @@ def _largest(form: FloatArray, hull: bool) -> float:
 
 
 def _inverse(corner: FloatArray) -> FloatArray:
-    """Of a lower triangular matrix, by halves."""
+    """Return the inverse of a lower triangular matrix, by halves."""
     size = len(corner)
     if size <= _LEAF:
         return np.asarray(np.linalg.inv(corner))
@@ -442,14 +446,14 @@ def _inverse(corner: FloatArray) -> FloatArray:
 
 
 def top(matrix: FloatArray) -> float:
-    """The largest eigenvalue, or a little more."""
+    """Return the largest eigenvalue, or a little more."""
     if len(matrix) <= _SMALL:
         return float(eigenvalues(matrix)[-1])
     return largest_eigenvalue(lambda vector: matrix @ vector, len(matrix)) * (1.0 + _ACCURACY)
 
 
 def _uppermost(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The largest eigenvalues, and their vectors as columns."""
+    """Return the largest eigenvalues, and their vectors as columns."""
     if len(matrix) <= _MIDDLE:
         values, vectors = np.linalg.eigh(matrix)
         return np.asarray(values[-_MOST_CASES:]), np.asarray(vectors[:, -_MOST_CASES:])

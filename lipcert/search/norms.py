@@ -1,8 +1,8 @@
 """Norms of linear steps, and of runs of affine steps: proposed in float64, proved by the core.
 
-Input: a program and a scope. Output: lines that the core has proved. A proposal, by one of several
-methods, is an estimate of a true upper bound, without a margin; where it is not proved, it is
-raised a little, and a little more, before another method or nothing takes its place.
+`find_norms` takes a program and a scope and returns lines that the core has proved. A proposal, by
+one of several methods, is an estimate of a true upper bound, without a margin. If it is not proved,
+it is raised a little, and a little more, before another method or nothing replaces it.
 """
 
 import math
@@ -48,20 +48,20 @@ Observer = Callable[[str], None]
 Propose = Callable[[Kernel, TierName], tuple[NormClaim, ...]]
 
 ROOMS: Final = (4e-8, 1e-6, 1e-4, 1e-2)
-"""what is added to a proposal, relatively: arithmetic of finite precision proves nothing to the
-last bit, and a peak may have been missed"""
+"""Relative margins added to a proposal: arithmetic of finite precision proves nothing to the last
+bit, and a peak may have been missed."""
 _CHECK: Final = ENGINES["float"].norms
 _BEFORE: Final = (BatchNorm, Scale, Shift, Move)
 _BEHIND: Final = (BatchNorm, Scale, Shift, AveragePool)
 _EXACT: Final = (Shift, Dense, Conv)
-"""steps that leave a run the norm of its linear step"""
+"""Steps after which a run still has the norm of its linear step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Floating-point operations that a proof may cost: of a matrix, and of a map written out.
+    """Floating-point operations that a proof may cost: of a matrix, and of an explicit map.
 
-    worth: by which share the latter has to be smaller than the norm of a torus, where it costs.
+    worth: by which share an explicit norm must be below that of a torus, if it is expensive.
     """
 
     matrix: float
@@ -78,11 +78,11 @@ _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
     }
 )
 _CHEAP: Final = 2e9
-"""operations of the proof of a map written out that are always taken"""
+"""Operations up to which the proof of an explicit map is always made."""
 
 
 def proposals(kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
-    """Claims for every map by a kernel in its interval, the smallest first."""
+    """Return claims for every map by a kernel in its interval, the smallest first."""
     lo, hi = kernel.entries.lo, kernel.entries.hi
     middle = lo if lo is hi or np.array_equal(lo, hi) else 0.5 * lo + 0.5 * hi
     frame = replace(kernel.frame, kernel=middle)
@@ -98,12 +98,12 @@ def proposals(kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
 
 
 def _of_matrix(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
-    """One norm, exact where it is affordable."""
+    """Yield one norm, exact if that is affordable."""
     yield NormClaim(_norm(frame.kernel[:, :, 0], effort), "dense")
 
 
 def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
-    """By every method that can improve on those before it."""
+    """Yield a claim by every method that can improve on those before it."""
     overlap = frame.overlap()
     rows = np.split(frame.kernel.reshape(len(frame.kernel), -1), frame.groups)
     yield NormClaim(math.sqrt(overlap) * max(_norm(each, effort) for each in rows), "windows")
@@ -127,7 +127,7 @@ def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
 
 
 def _norm(matrix: Array, effort: _Effort) -> float:
-    """‖W‖₂, or ‖W‖_F where that would take too long."""
+    """Return ‖W‖₂, or ‖W‖_F if that would take too long."""
     small, large = sorted(matrix.shape)
     if _cost(small, large) <= effort.matrix:
         return spectral_norm(matrix)
@@ -136,12 +136,12 @@ def _norm(matrix: Array, effort: _Effort) -> float:
 
 
 def _cost(small: int, large: int) -> float:
-    """Operations of a Gram matrix, a factor, and the product of the factor by itself."""
+    """Return the operations of a Gram matrix, a factor, and its product with itself."""
     return 2.0 * small**2 * (large + small)
 
 
 def _strips_cost(strips: Sequence[Strip], columns: int) -> float:
-    """Operations of the factor of a Gram matrix that lies in a band."""
+    """Return the operations of the factor of a banded Gram matrix."""
     band = max((strip.rows.shape[1] for strip in strips), default=0)
     return 2.0 * columns * min(columns, band + PANEL) ** 2
 
@@ -158,10 +158,10 @@ def find_norms(
     observe: Observer,
     propose: Propose = proposals,
 ) -> NormLines:
-    """Norms of all linear steps whose weights the scope leaves as they are, and of their runs.
+    """Return norms of all linear steps whose weights the scope leaves unchanged, and of runs.
 
-    observe: is called with the output of every step or run that is done. propose: searches, or
-    remembers.
+    observe: is called with the output of every step or run that is done. propose: searches for
+    claims, or looks up earlier ones.
     """
     free = frozenset(scope.trained if scope.kind == "constraint-set" else ())
     candidates = tuple(_candidates(program, free))
@@ -189,14 +189,16 @@ def find_norms(
 def proved_claim(
     row: tuple[Step, ...], program: Program, tier: TierName, propose: Propose
 ) -> NormClaim | None:
-    """The smallest claim for steps in a row, of tensors of the file, that the core proves; None
-    where it proves none."""
+    """Return the smallest claim that the core proves for consecutive steps with fixed tensors.
+
+    The result is None if it proves none.
+    """
     kernel = kernel_of(row, program.shapes)
     if kernel is None:
         return None
 
     def holds(claim: NormClaim) -> bool:
-        if len(row) > 1:  # the kernel of a run is at hand
+        if len(row) > 1:  # the kernel of a run is known already
             return _kernel_holds(kernel, claim)
         return norm_holds(row, program.shapes, claim.bound, claim.witness, _CHECK)
 
@@ -206,7 +208,7 @@ def proved_claim(
 def proved_stack(
     row: tuple[Step, ...], program: Program, tier: TierName, propose: Propose
 ) -> StackNorm | None:
-    """The smallest norm of matrices that read one value which is proved; None where none is."""
+    """Return the smallest proved norm of matrices that read one value; None if none is."""
     rows, before = stacked(row), program.shapes[row[0].inputs[0]]
     if rows is None:
         return None
@@ -218,13 +220,13 @@ def proved_stack(
 
 
 def proved_bound(kernel: Kernel, tier: TierName) -> float:
-    """The smallest bound of the norm of a kernel that the core proves; inf where it proves none."""
+    """Return the smallest bound of a kernel's norm that the core proves; inf if it proves none."""
     found = _first(proposals(kernel, tier), lambda claim: _kernel_holds(kernel, claim))
     return math.inf if found is None else found.bound
 
 
 def _first(proposed: Iterable[NormClaim], holds: Callable[[NormClaim], bool]) -> NormClaim | None:
-    """The smallest of these claims, with more and more room, that holds."""
+    """Return the smallest claim that holds, trying each with more and more room."""
     attempts = [
         replace(claim, bound=claim.bound * (1.0 + room)) for claim in proposed for room in ROOMS
     ]
@@ -233,7 +235,7 @@ def _first(proposed: Iterable[NormClaim], holds: Callable[[NormClaim], bool]) ->
 
 
 def _kernel_holds(kernel: Kernel, claim: NormClaim) -> bool:
-    """Whether a norm is proved of a kernel; one beyond the limits of a proof is not."""
+    """Whether a norm is proved for a kernel; one beyond the limits of a proof is not."""
     try:
         return kernel.norm_at_most(claim.bound, claim.witness, _CHECK)
     except ValueError:
@@ -241,7 +243,7 @@ def _kernel_holds(kernel: Kernel, claim: NormClaim) -> bool:
 
 
 def _stacks(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]]:
-    """All matrices that read one value, where there are several."""
+    """Yield all matrices that read one value, if there are several."""
     rows: dict[str, list[Step]] = {}
     for step in program.steps:
         if isinstance(step.op, Dense) and not free & tensors_read([step]):
@@ -250,7 +252,7 @@ def _stacks(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]
 
 
 def _candidates(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]]:
-    """Each linear step, and the runs of affine steps around it: from it on, and whole."""
+    """Yield each linear step, and the runs of affine steps around it: from it on, and whole."""
     readers: dict[str, list[Step]] = {}
     for step in program.steps:
         for name in step.inputs:

@@ -1,8 +1,8 @@
-"""Gradients of single examples by the operands of a step, in float64 and up to rounding.
+"""Per-example gradients by the operands of a step, in float64 and up to rounding.
 
-Input: a step, the values that it reads and the cotangents at its output, as stacks of examples.
-Output: for each operand an `OperandGradient`, which gives norms or sums and builds the gradient of
-every single example only on request.
+`operand_gradients` takes a step, the values that it reads and the cotangents at its output, as
+stacks of examples. It yields for each operand an `OperandGradient`, which gives norms or sums and
+builds the gradient of every single example only on request.
 """
 
 from abc import ABC, abstractmethod
@@ -22,19 +22,19 @@ class OperandGradient(ABC):
 
     @abstractmethod
     def squares(self) -> Array:
-        """‖·‖² of each example."""
+        """Return ‖·‖² of each example."""
 
     @abstractmethod
     def each(self) -> Array:
-        """One by one: [examples, *shape of the operand]."""
+        """Return the gradient of each example: [examples, *shape of the operand]."""
 
     @abstractmethod
     def total(self, weights: Array) -> Array:
-        """Σ weight·gradient over the examples, of the shape of the operand."""
+        """Return Σ weight·gradient over the examples, in the shape of the operand."""
 
 
 def operand_gradients(step: p.Step, x: Array, g: Array) -> Iterator[tuple[str, OperandGradient]]:
-    """By the fields of the op that are operands, less those that are constants in eval mode."""
+    """Yield gradients by field of the op, except for operands that are constants in eval mode."""
     match step.op:
         case p.Dense(_, bias):
             left, right = g.reshape(len(g), -1, g.shape[-1]), x.reshape(len(x), -1, x.shape[-1])
@@ -63,7 +63,7 @@ def operand_gradients(step: p.Step, x: Array, g: Array) -> Iterator[tuple[str, O
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries(OperandGradient):
-    """Held one by one: [examples, *shape]."""
+    """Stored one by one: [examples, *shape]."""
 
     entries: Array
 
@@ -99,14 +99,14 @@ class _Product(OperandGradient):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows(OperandGradient):
-    """Row rows[p] of the table receives g[p] at every position p: what one row receives adds up."""
+    """Row rows[p] of the table receives g[p] at every position p; contributions to a row add up."""
 
     rows: IndexArray
     g: Array
     shape: p.Shape
 
     def squares(self) -> Array:
-        """Σ over pairs of positions of one row, of ⟨g_p, g_q⟩: no table is held."""
+        """Return Σ of ⟨g_p, g_q⟩ over pairs of positions of one row; no table is stored."""
         same = self.rows[:, :, np.newaxis] == self.rows[:, np.newaxis, :]
         return np.asarray(np.sum((self.g @ self.g.swapaxes(1, 2)) * same, axis=(1, 2)))
 
@@ -124,7 +124,7 @@ class _Rows(OperandGradient):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kernel(OperandGradient):
-    """Where the windows on x meet g, tap by tap: both [examples, 1, channels, *positions]."""
+    """Windows on x joined with g, tap by tap: both are [examples, 1, channels, *positions]."""
 
     g: Array
     x: Array
@@ -155,7 +155,7 @@ class _Kernel(OperandGradient):
         return found
 
     def _taps(self) -> Iterator[tuple[p.Shape, Array, Array]]:
-        """For each tap what it joins: [examples, groups, channels of a group, positions]."""
+        """Yield for each tap what it joins: [examples, groups, channels of a group, positions]."""
         g, x = (end.reshape(len(end), self.groups, -1, *end.shape[3:]) for end in (self.g, self.x))
         for tap, outs, ins in by_tap(self.window, x.shape[3:]):
             left, right = g[behind(3, outs)], x[behind(3, ins)]
@@ -167,6 +167,6 @@ class _Kernel(OperandGradient):
 
 
 def _by_channels(g: Array) -> Array:
-    """Σ over the positions of [examples, 1, channels, *positions]: [examples, channels]."""
+    """Return Σ over positions of [examples, 1, channels, *positions]: [examples, channels]."""
     total: Array = g.reshape(*g.shape[:3], -1).sum(axis=(1, 3))
     return total

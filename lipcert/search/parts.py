@@ -1,7 +1,7 @@
-"""Parts of a chain that have no unknown slope in common: each token of a layer that takes one.
+"""Parts of a chain without a common unknown slope, such as the tokens of a layer that acts on each.
 
-Input: a descent. Output: for each part a descent of its own, and the numbers that its variables and
-its entries at the top have in the whole.
+`parts_of` takes a descent, and returns for each part a descent of its own, with the indices that
+its variables and its entries at the top have in the whole.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from lipcert.core.forms.descent import Descent
 _Numbers = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 _SMALLEST: Final = 1 << 14
-"""entries of the table of what meets, with fewer of which the whole is searched as fast"""
+"""Size of the incidence table below which searching the whole is as fast."""
 _LARGEST: Final = 1 << 23
 
 
@@ -30,7 +30,7 @@ class Part:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for parts that differ in nothing but their numbers."""
+        """A key that is equal for parts that differ only in their indices."""
         arrays = [self.descent.bottom.rows]
         for block in self.descent.blocks:
             arrays += [block.above.rows, block.low, block.high]
@@ -38,7 +38,7 @@ class Part:
 
 
 def parts_of(descent: Descent) -> tuple[Part, ...]:
-    """The parts; nothing where there is but one, or too much to look at."""
+    """Return the parts; () if there is only one, or if the table is too large."""
     unknown = descent.total - descent.size
     rows = unknown + len(descent.bottom.rows)
     if not _SMALLEST <= unknown * rows <= _LARGEST:
@@ -57,7 +57,7 @@ def parts_of(descent: Descent) -> tuple[Part, ...]:
 
 
 def _labels(meeting: _Mask) -> _Numbers:
-    """For each column the least that rows join it to, directly or not."""
+    """Return for each column the least index that rows join it to, directly or not."""
     count = meeting.shape[1]
     labels, before = np.arange(count), None
     while before is None or (labels != before).any():

@@ -1,11 +1,11 @@
-"""Multipliers of products of numbers that are not negative, as of `core.forms.products`.
+"""Products: multipliers of products of non-negative numbers, for `core.forms.products`.
 
-Input: a region in its variables v. Output: untrusted multipliers, and the norm that they prove. The
-dual problem asks for moments Y ≥ 0 of v with the largest ‖o‖², such that entries of FYFᵀ are not
-negative, F the factors, those of y·(y − u) are 0, and traces are within the norms. Steps alternate
-between the pairs (Y, FYFᵀ) and what is allowed of each (the alternating direction method of
-multipliers; Boyd et al. 2011), and the multipliers are what keeps the two together. Those of the
-norms are searched last, for the others that are kept.
+`product_line` takes a region in its variables v, and finds untrusted multipliers and the norm that
+they prove. The dual problem asks for moments Y ≥ 0 of v with the largest ‖o‖², such that entries of
+FYFᵀ are not negative, F the factors, those of y·(y − u) are 0, and traces are within the norms.
+Steps alternate between the pairs (Y, FYFᵀ) and what is allowed of each (the alternating direction
+method of multipliers; Boyd et al. 2011); the multipliers are what keeps the two together. Those of
+the norms are searched last, given the others that are kept.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ FloatArray = npt.NDArray[np.float64]
 _Single = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
 LARGEST: Final = 512
-"""variables"""
+"""Most variables."""
 _ROUND, _ROUNDS = 150, 4
-"""steps, after which multipliers are looked at, and how often"""
+"""Steps after which multipliers are tested, and how often."""
 _PENALTY, _FACTOR, _BALANCE, _OFTEN = 8.0, 1.6, 5.0, 20
 _OVER: Final = 1.7
-"""how far a step goes, 1 being where it leads"""
+"""Over-relaxation of a step; 1 is the plain step."""
 WORTH, _SETTLED = 0.995, 0.999
-"""of what is known, what has to be proved; of what the round before found, what ends the search"""
+"""Share of the known bound that has to be proved; share of the last round that ends the search."""
 _SMALLEST: Final = 3e-4
-"""of multipliers that are kept, of factors of norm 1"""
+"""The smallest multipliers that are kept, for factors of norm 1."""
 SLACK: Final = 2.0**-21
-"""of the square of the norm, for facts that are a little larger, and for rounding"""
+"""Share of the square of the norm, for facts that are a little larger, and for rounding."""
 _LOOKS: Final = 40
 _STABLE: Final = 1e-6
-"""how near to 0 an entry of a box may end, that counts as one of no sign"""
+"""How near to 0 an entry of a box may end and still count as having either sign."""
 TINY: Final = 1e-12
-"""multiplier of y·(y − u), as a part of the square of the norm, in place of none"""
+"""Smallest multiplier of y·(y − u), as a share of the square of the norm, instead of 0."""
 _MOST: Final = 1e50
 _RELU: Final = Activation("relu")
 _AFFINE: Final = (
     Add, AveragePool, BatchNorm, Centre, Concat, Conv, Dense, Move, ReduceSum, Scale, Shift,
 )  # fmt: skip
-"""steps in variables, besides ReLUs"""
+"""Steps that a region may have, besides ReLUs."""
 
 
 def product_line(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
 ) -> ProductFact | None:
-    """A line about a value; None where nothing far below what is known of it is found."""
+    """Return a line about a value; None if nothing far below the known norm is found."""
     known, region = facts[stop].norm, region_between(proof, facts, start, stop)
     if region is None:
         return None
@@ -94,8 +94,10 @@ def product_line(
 def region_between(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
 ) -> Unfolded | None:
-    """The steps between two values in variables, for entries that may have either sign; None where
-    there are too many, steps of other kinds, or norms beyond what float64 holds products of."""
+    """Return the steps between two values as a region, for entries that may have either sign.
+
+    The result is None if there are too many, steps of other kinds, or norms whose products float64
+    cannot hold."""
     steps = chain_steps(proof.program, VALUES, start, stop, proof.free) or ()
     if any(step.op != _RELU and not isinstance(step.op, _AFFINE) for step in steps):
         return None
@@ -110,7 +112,7 @@ def region_between(
 def wide_entries(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
 ) -> tuple[tuple[float, ...], ...] | None:
-    """1 for each entry of each ReLU that may have either sign, or nearly so, and 0 else."""
+    """Return 1 for each entry of a ReLU that may have either sign, or nearly so, and else 0."""
     steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
     if steps is None:
         return None
@@ -125,7 +127,7 @@ def wide_entries(
 
 
 def count_of_variables(proof: Proof, facts: Mapping[str, Fact], start: str, stop: str) -> float:
-    """How many variables the steps between two values have; inf for none that can be had."""
+    """Return how many variables the steps between two values have; inf if they have none."""
     found: float = 1 + proof.program.size(start)
     ties = wide_entries(proof, facts, start, stop) if found <= LARGEST else None
     return math.inf if ties is None else found + sum(map(sum, ties))
@@ -133,11 +135,11 @@ def count_of_variables(proof: Proof, facts: Mapping[str, Fact], start: str, stop
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """The moments that are asked for, in units of what is known of norms.
+    """The moments that are asked for, in units of the known norms.
 
     factors: rows of norm 1, `used` among those of the region, whose norms were `lengths`; then the
-    variables of the start, if they may be negative. goal: of ‖o‖². squares: rows that are variables
-    of a group; tied: rows of y, and of y − u; signed: how many rows have a sign.
+    variables of the start, if they may be negative. goal: the form of ‖o‖². squares: rows that are
+    variables of a group; tied: rows of y, and of y − u; signed: how many rows have a sign.
     """
 
     region: Unfolded
@@ -152,7 +154,7 @@ class _Problem:
 
     @classmethod
     def of(cls, region: Unfolded, known: float) -> _Problem:
-        """Without hi − y, which say little and slow the steps down."""
+        """Return the problem without hi − y, which say little and slow the steps down."""
         scale, (start, *relus) = scale_of(region), region.groups
         rows, stop = region.factors.rows * scale, region.stop.rows * scale
         lengths = np.linalg.norm(rows, axis=1)
@@ -181,9 +183,9 @@ class _Problem:
         )
 
     def weights(self) -> Iterator[FloatArray]:
-        """Multipliers of the products of factors, better and better; those of squares are −ν.
+        """Yield better and better multipliers of the products of factors; those of squares are −ν.
 
-        In single precision, which is enough: they are approximate.
+        They are computed in single precision, which is enough, as they are approximate.
         """
         values, basis = np.linalg.eigh(self.factors.T @ self.factors)
         F: _Single = self.factors.astype(np.float32)
@@ -216,7 +218,7 @@ class _Problem:
                 yield -penalty * 0.5 * (V + V.T).astype(np.float64)
 
     def _allowed(self, image: _Single) -> _Single:
-        """The nearest products that are allowed."""
+        """Return the nearest products that are allowed."""
         found = np.maximum(image, 0.0)
         found[self.signed :] = image[self.signed :]
         found[:, self.signed :] = image[:, self.signed :]
@@ -228,7 +230,7 @@ class _Problem:
         return found
 
     def proved(self, weights: FloatArray) -> _Found | None:
-        """What multipliers of products prove, with those of the norms that are best with them."""
+        """Return what multipliers of products prove, with the best multipliers of the norms."""
         kept = weights[: self.signed, : self.signed].copy()
         norms = []
         for which in self.squares:
@@ -269,17 +271,17 @@ class _Problem:
 
 
 def spread(region: Unfolded, numbers: Sequence[float] | FloatArray) -> FloatArray:
-    """A number for each variable, from one for the first and one for each group."""
+    """Return a number for each variable, from one for the first and one for each group."""
     return np.repeat(numbers, [1, *(g.own.stop - g.own.start for g in region.groups)])
 
 
 def scale_of(region: Unfolded) -> FloatArray:
-    """By which variables are multiplied, so that those of a group have a norm of at most 1."""
+    """Return factors for the variables, so that those of a group have a norm of at most 1."""
     return spread(region, [1.0, *(group.norm / 2.0**group.exponent for group in region.groups)])
 
 
 def listed(region: Unfolded, numbers: FloatArray) -> tuple[tuple[float, ...], ...]:
-    """A number for each entry of each ReLU, from those for its variables; 0 for all others."""
+    """Return a number for each entry of each ReLU, from those for its variables; else 0."""
     relus, found = region.groups[1:], []
     ends = np.cumsum([relu.own.stop - relu.own.start for relu in relus])
     for relu, own in zip(relus, np.split(numbers, ends), strict=False):
@@ -290,7 +292,7 @@ def listed(region: Unfolded, numbers: FloatArray) -> tuple[tuple[float, ...], ..
 
 
 def _of_trace(squares: _Single) -> _Single:
-    """The nearest numbers that are not negative, of a sum of at most 1."""
+    """Return the nearest non-negative numbers with a sum of at most 1."""
     found = np.maximum(squares, 0.0)
     if found.sum() <= 1.0:
         return found
@@ -303,7 +305,7 @@ def _of_trace(squares: _Single) -> _Single:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """Multipliers, and ‖o‖² as a part of what is known."""
+    """Multipliers, and ‖o‖² as a share of what is known."""
 
     square: float
     norms: FloatArray
@@ -311,7 +313,7 @@ class _Found:
     cuts: FloatArray
 
     def line(self, problem: _Problem, start: str, stop: str) -> ProductFact:
-        """The line, in the numbers of the region."""
+        """Return the line, in the numbers of the region."""
         square, region = problem.known**2, problem.region
         scale, used = square / problem.lengths, problem.used
         upper = np.triu(self.cuts + self.cuts.T - np.diag(self.cuts.diagonal()))

@@ -1,10 +1,10 @@
-"""Prover: which lines are written, of all that the rules allow.
+"""Prover: choose which of the lines that the rules allow are written.
 
     norms → facts forward, each with what refines it → loss → cotangents backward → gradients
 
-Input: a program, premises, evidence, and proposals of chains. Output: every bound of the network,
-and the lines that prove them. It evaluates the lines of `lipcert.core.lines`, as a check does, and
-keeps those that say more than what is known; there is no second theory of bounds.
+`derive` takes a program, premises, evidence, and proposals of chains. It returns every bound of the
+network, and the lines that prove them. It evaluates the lines of `lipcert.core.lines`, as a check
+does, and keeps those that improve on what is known; there is no second theory of bounds.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from lipcert.search.forms import Spectra, shares_of_balls, ways
 from lipcert.search.kernels import kernel_lines, stop_above
 
 ROOM: Final = 2.0**-24
-"""how much more a line of a certificate states than follows, relatively: matrix products differ in
-their last bits from machine to machine, and the exact number would hold on one of them only"""
+"""Relative margin of the bounds that a certificate states: the last bits of matrix products differ
+between machines, and the exact number would hold on one of them only."""
 _LARGEST_SETS: Final = 256
-"""of rows of a matrix, whose norms are found one by one"""
+"""Most row sets of a matrix whose norms are computed one by one."""
 FoundT = TypeVar("FoundT")
 _Key = tuple[int, object]
 
@@ -75,8 +75,8 @@ _Key = tuple[int, object]
 class Derived:
     """Bounds by value and by initializer; lipschitz: of the output in the input.
 
-    lines: those that prove them. rests: for each line, the numbers of those that it reads. forms:
-    of chains, by the numbers of their lines.
+    lines: those that prove them. rests: for each line, the indices of those that it relies on.
+    forms: of chains, by the indices of their lines.
     """
 
     facts: Mapping[str, Fact]
@@ -88,8 +88,9 @@ class Derived:
     forms: Mapping[int, Chain] = field(default_factory=dict)
 
     def needed(self, tensors: Collection[str], *, lipschitz: bool) -> Derived:
-        """With those lines alone on which the gradients of these tensors rest, and perhaps the
-        Lipschitz constant, under the numbers that they have among themselves."""
+        """Keep only the lines that the gradients of these tensors rely on, renumbered.
+
+        lipschitz: whether to keep those of the Lipschitz constant, too."""
         wanted = {
             number
             for number, line in enumerate(self.lines)
@@ -99,7 +100,7 @@ class Derived:
         if lipschitz:
             rows = enumerate(self.lines)
             units = (n for n, x in rows if isinstance(x, ValuePull) and x.of == OUTPUT)
-            wanted.add(max(units))  # the input is pulled last
+            wanted.add(max(units))  # the input comes last
         for number in range(len(self.lines) - 1, -1, -1):
             if number in wanted:
                 wanted |= self.rests[number]
@@ -112,18 +113,21 @@ class Derived:
         )
 
     def again(self, proof: Proof) -> Derived:
-        """What the same lines prove under a proof that is empty; NotProved where one says nothing.
+        """Return what the same lines prove under an empty proof.
 
-        proof: about the same program, whose weights are as free; their norms may be others.
+        proof: about the same program, whose weights are equally free; their norms may differ.
+
+        Raises:
+            NotProved: if one of the lines proves nothing.
         """
         return _derived(proof, tuple(self.with_room(proof, 0.0)), self.rests)
 
     def with_room(self, proof: Proof, room: float = ROOM) -> Iterator[Line[Any]]:
-        """The lines, each with a bound a little above what follows from those before it.
+        """Yield the lines, each with a bound a little above what follows from those before it.
 
-        proof: an empty one, which the lines fill. Norms have their room already, and the norm that
-        is assumed of the input is exact. Norms, and forms that were proved for these slopes, are
-        not proved anew: they are when the certificate is checked.
+        proof: an empty one, which the lines fill. Norms have their margin already, and the assumed
+        norm of the input is exact. Norms, and forms that were proved for these slopes, are not
+        proved again here, but when the certificate is checked.
         """
         for number, planned in enumerate(self.lines):
             known, proof.number, line = self.forms.get(number), number, planned
@@ -135,7 +139,7 @@ class Derived:
             elif known is None:
                 try:
                     found = line.evaluate(proof)
-                except NotProved:  # of slopes that room has made wider
+                except NotProved:  # for slopes that the margin has made wider
                     line = Spectra().stated(line, proof)
                     found = line.evaluate(proof)
             else:
@@ -151,7 +155,7 @@ class Derived:
 def _derived(
     proof: Proof, lines: tuple[Line[Any], ...], rests: tuple[frozenset[int], ...]
 ) -> Derived:
-    """From a proof that is complete."""
+    """Collect the bounds of a complete proof."""
     return Derived(
         facts=dict(proof.facts),
         cotangents=dict(proof.passes[LOSS].cotangents),
@@ -165,7 +169,7 @@ def _derived(
 
 
 def _renumbered(line: Line[Any], places: Mapping[int, int]) -> Line[Any]:
-    """A line that names others by their new places."""
+    """Return a line that refers to others by their new indices."""
     named = [name for name in ("ball", "form") if hasattr(line, name)]
     changes: dict[str, Any] = {name: places[getattr(line, name)] for name in named}
     if isinstance(line, FormPull):
@@ -181,12 +185,12 @@ def derive(
     proposals: Proposals | None = None,
     observe: Observer | None = None,
 ) -> Derived:
-    """All bounds of a network with one loss."""
+    """Return all bounds of a network with one loss."""
     return Prover(program, premises, evidence, observe).derived(proposals or Proposals())
 
 
 class _Log:
-    """Which entries of the tables the line at hand reads and writes."""
+    """Records which entries of the tables the current line reads and writes."""
 
     def __init__(self) -> None:
         self.read: set[_Key] = set()
@@ -194,7 +198,7 @@ class _Log:
 
 
 class _Watched(Table[Any, Any]):
-    """A table that keeps a log."""
+    """A table that records reads and writes in a log."""
 
     def __init__(self, log: _Log, what: str, known: Mapping[Any, Any] | None = None) -> None:
         super().__init__(what, known)
@@ -214,7 +218,7 @@ class _Watched(Table[Any, Any]):
 
 
 class Prover:
-    """A proof in the making. proof: what is known so far."""
+    """Builds a proof line by line. proof: what is known so far."""
 
     def __init__(
         self,
@@ -227,7 +231,7 @@ class Prover:
         table = partial(_Watched, self._log)
         self.proof = Proof(program, premises, evidence.scope, ENGINES["float"], table)
         self._tier = evidence.tier
-        self._by_signs: set[_Key] = set()  # read for differences of classes, found once for all
+        self._by_signs: set[_Key] = set()  # read for differences of classes, computed once for all
         self._lines: list[Line[Any]] = []
         self._rests: list[frozenset[int]] = []
         self._writers: defaultdict[_Key, list[int]] = defaultdict(list)
@@ -240,7 +244,7 @@ class Prover:
             self._runs[run[-1]] = run
 
     def derived(self, proposals: Proposals) -> Derived:
-        """All bounds, and the lines."""
+        """Return all bounds, and the lines."""
         self._values(proposals)
         forms = self._forms_down(proposals)
         self._add(LossPull(value=self.proof.program.output))
@@ -250,7 +254,7 @@ class Prover:
         return _derived(self.proof, tuple(self._lines), tuple(self._rests))
 
     def _tried(self, line: Line[FoundT]) -> tuple[FoundT, set[_Key]] | None:
-        """What a line finds, and what it reads for that; None where nothing follows."""
+        """Return what a line proves, and what it reads for that; None if it proves nothing."""
         self._log.read = set()
         try:
             found = line.evaluate(self.proof)
@@ -263,12 +267,12 @@ class Prover:
         return found, self._log.read
 
     def _add(self, line: Line[Any]) -> int | None:
-        """The number of a line that is kept; None where nothing follows."""
+        """Add a line; return its index, or None if it proves nothing."""
         tried = self._tried(line)
         return None if tried is None else self._append(self._stated(line, tried[0]), *tried)
 
     def _stated(self, line: Line[Any], found: Any) -> Line[Any]:
-        """The line with its bound, if it states one that is finite."""
+        """Return the line with its bound, if it states one that is finite."""
         least = line.least(found)
         if isinstance(line, ChainForm) or not math.isfinite(least):
             return line
@@ -276,14 +280,14 @@ class Prover:
         return stated
 
     def _form(self, line: ChainForm) -> int | None:
-        """The number of a form of values, which states its norm."""
+        """Add a form of values with its norm; return its index."""
         number = self._add(line)
         if number is not None:
             self._state_norm(number)
         return number
 
     def _state_norm(self, number: int) -> None:
-        """Of a form that is kept, as late as it is used."""
+        """State the norm of a form that is kept, only once it is used."""
         chain, line = dict.__getitem__(self.proof.forms, number), self._lines[number]
         if line.bound is None:
             norm = self._spectra.norm(chain.form)
@@ -295,7 +299,7 @@ class Prover:
         number = self.proof.number = len(self._lines)
         self._log.written = set()
         line.keep(self.proof, found)
-        needed = read - self._log.written  # to what is known of a subject, a line only adds
+        needed = read - self._log.written  # a line only adds to what is known of its subject
         rests = frozenset(writer for key in needed for writer in self._writers.get(key, ()))
         self._lines.append(line)
         self._rests.append(rests)
@@ -304,7 +308,7 @@ class Prover:
         return number
 
     def _values(self, proposals: Proposals) -> None:
-        """Facts of every value, in order."""
+        """Add facts about every value, in order."""
         proof = self.proof
         self._add(InputFact(value=proof.program.input))
         balls = [self._add(InputBall(shares=shares)) for shares in shares_of_balls(proof)]
@@ -328,8 +332,7 @@ class Prover:
             self._forget_runs(step.output)
 
     def _forget_runs(self, value: str) -> None:
-        """Leaves out what runs say of a value where a later line has a smaller norm: they say
-        nothing else."""
+        """Drop runs' norms of a value if a later line has a smaller one: runs say nothing else."""
         writers = self._writers[id(self.proof.facts), value]
         least = min(self._lines[number].stated for number in writers)
         for number in writers.copy():
@@ -338,7 +341,7 @@ class Prover:
                 writers.remove(number)
 
     def _add_if_it_tells(self, *lines: FactLine) -> bool:
-        """Whether a fact follows: that of the least norm, kept if it says more than is known."""
+        """Whether a fact follows; that of the least norm is kept if it says more than is known."""
         rows = [(line, row) for line in lines if (row := self._tried(line)) is not None]
         if not rows:
             return False
@@ -359,7 +362,7 @@ class Prover:
         return True
 
     def _slices(self, step: Step) -> SliceFact | None:
-        """Of a move of parts of what a matrix computes."""
+        """Return a line for a move that takes parts of what a matrix computes."""
         maker = self.proof.steps.get(step.inputs[0])
         if maker is None or self.proof.free & tensors_read((maker,)):
             return None
@@ -373,7 +376,7 @@ class Prover:
         return SliceFact(value=step.output, norms=norms)
 
     def _affine_below(self, step: Step) -> Iterator[tuple[str, ...]]:
-        """The run that ends at a step; of a ReLU also the run, and the linear step, below it."""
+        """Yield the run that ends at a step; for a ReLU also the run and linear step below it."""
         if step.output in self._runs:
             yield self._runs[step.output]
         if is_relu(step):
@@ -385,7 +388,7 @@ class Prover:
                 yield (below,)
 
     def _near(self, line: ChainForm, balls: Iterable[int]) -> None:
-        """What a form says of a value near that of an allowed example, and near the image of 0."""
+        """Add what a form says of a value, near that of an example and near the image of 0."""
         proof, start, stop = self.proof, line.start, line.stop
         steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
         if steps is None:
@@ -407,7 +410,7 @@ class Prover:
             self._add_near(ZeroFact(value=stop, form=form))
 
     def _add_near(self, line: NearFact) -> None:
-        """With a level or without one."""
+        """Add a line with a level or without one."""
         self._log.read = set()
         try:
             leveled = self._spectra.with_level(line, self.proof)
@@ -416,7 +419,7 @@ class Prover:
         self._add_if_it_tells(line, *([] if leveled.level is None else [leveled]))
 
     def _forms_down(self, proposals: Proposals) -> Mapping[str, list[int]]:
-        """Forms of chains of cotangents, by where the chains begin."""
+        """Return forms of chains of cotangents, by where the chains begin."""
         proof, found = self.proof, defaultdict[str, list[int]](list)
         for chain in proposals.of_cotangents(proof.facts):
             start, stop = chain.start, chain.stop
@@ -428,7 +431,7 @@ class Prover:
         return found
 
     def _has_entry(self, line: ShareLine) -> bool:
-        """Whether the steps below it are as it needs them."""
+        """Whether the steps below it have the form that it needs."""
         try:
             line.entry(self.proof)
         except NotProved:
@@ -444,7 +447,7 @@ class Prover:
         return True
 
     def _pulls(self, of: Seed, forms: Mapping[str, list[int]]) -> None:
-        """Cotangents of every value below the output, the last one first."""
+        """Add cotangents of every value below the output, the last one first."""
         proof, runs = self.proof, defaultdict[str, list[tuple[str, ...]]](list)
         for row in proof.runs:
             runs[proof.steps[row[0]].inputs[0]].append(row)
@@ -470,14 +473,14 @@ class Prover:
             )
 
     def _attentions(self, of: Seed) -> Iterator[AttentionPull]:
-        """Of those behind a normalisation of their tokens."""
+        """Yield lines for attention behind a normalisation of its tokens."""
         for step in self.proof.program.steps:
             line = AttentionPull(of=of, value=step.output)
             if isinstance(step.op, Attention) and self._has_entry(line):
                 yield line
 
     def _sign_pulls(self, value: str) -> Iterator[SignPull]:
-        """What differences of classes say of a cotangent that tensors read."""
+        """Yield what differences of classes say of a cotangent that tensors read."""
         step = self.proof.steps.get(value)
         if step is not None and isinstance(step.op, Conv | Dense):
             stop = stop_above(self.proof, value, self._tier)
@@ -485,7 +488,7 @@ class Prover:
                 yield SignPull(value=value, stop=stop)
 
     def _form_pulls(self, of: Seed, number: int) -> Iterator[FormPull]:
-        """What a form says of a cotangent, by its norm or by the hull."""
+        """Yield what a form says of a cotangent, by its norm or by the hull."""
         form = dict.__getitem__(self.proof.forms, number)
         above = dict.get(self.proof.passes[of].cotangents, form.stop)
         if above is None:
@@ -496,7 +499,7 @@ class Prover:
             yield pull
 
     def _joint_pulls(self, of: Seed, numbers: Sequence[int]) -> Iterator[FormPull]:
-        """What forms of the same steps say together of a hull, where there are several for it."""
+        """Yield what several forms of the same steps say together of a hull."""
         stops = [dict.__getitem__(self.proof.forms, number).stop for number in numbers]
         for stop in dict.fromkeys(stops):
             first, *others = (n for n, end in zip(numbers, stops, strict=True) if end == stop)
@@ -505,7 +508,7 @@ class Prover:
                 yield FormPull(of=of, form=first, by="hull", others=tuple(others))
 
     def _pull(self, line: ValuePull, shares: list[ShareLine]) -> None:
-        """A cotangent, after those lines about its parts that make it smaller."""
+        """Add a cotangent, after those lines about its parts that make it smaller."""
         plain = self._tried(line)
         tried = [(share, row) for share in shares if (row := self._tried(share)) is not None]
         if plain is None:
@@ -525,7 +528,7 @@ class Prover:
         self._append(self._stated(line, best[0]), *best)
 
     def _kernels(self) -> None:
-        """Of convolutions, from differences of classes."""
+        """Add gradients of convolutions, from differences of classes."""
         proof = self.proof
         convolutions = [(s, s.op) for s in proof.program.steps if isinstance(s.op, Conv)]
         for done, (step, op) in enumerate(convolutions):
@@ -544,14 +547,14 @@ class Prover:
                     break
 
     def _gradients(self) -> None:
-        """Of every tensor that a step uses, after those of kernels that say more."""
+        """Add gradients of every tensor that a step uses, after those of kernels that say more."""
         self._kernels()
         for tensor, steps in self.proof.users.items():
             tried = self._tried(TensorGradient(tensor=tensor))
             if tried is None:
                 continue
             found, read = tried
-            for step in steps:  # what a step passes on is evaluated once, for all its tensors
+            for step in steps:  # a step's contribution is evaluated once, for all its tensors
                 read |= self._read_by_step.setdefault(step.output, set(read))
             line = self._stated(TensorGradient(tensor=tensor), found)
             self._append(line, found, read)

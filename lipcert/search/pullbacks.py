@@ -1,6 +1,6 @@
-"""Plain backpropagation through the steps of a program, for examples at which a bound is tested.
+"""Pullbacks: plain backpropagation through a program, for examples at which a bound is tested.
 
-Numbers in float64, up to rounding: they are compared with bounds, and are never bounds themselves.
+Numbers are float64, up to rounding: they are compared with bounds, and are never bounds themselves.
 Stacks of examples and of cotangents have a first axis of their own; one example serves many
 cotangents.
 """
@@ -22,13 +22,13 @@ from lipcert.graph.evaluate import batch_output, function_of, member, normal_sha
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Pull: TypeAlias = Callable[[Array], list[Array]]
-"""From cotangents at the output of a step to those at its inputs."""
+"""Maps cotangents at the output of a step to those at its inputs."""
 
 
 def pulls(program: p.Program, values: Mapping[str, Array]) -> Mapping[str, Pull]:
-    """The transposed Jacobians at a stack of examples, by the outputs of the steps.
+    """Return the transposed Jacobians at a stack of examples, by the outputs of the steps.
 
-    At a kink, where frameworks differ too, the slope of least magnitude is taken.
+    At a kink, where frameworks differ too, the slope of least magnitude is used.
     """
     return {
         step.output: _pull(step, [values[name] for name in step.inputs], values[step.output])
@@ -39,7 +39,7 @@ def pulls(program: p.Program, values: Mapping[str, Array]) -> Mapping[str, Pull]
 def cotangents(
     program: p.Program, jacobians: Mapping[str, Pull], seeds: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Σ over the seeds of (∂value/∂·)ᵀ seed, at every value that one of them depends on."""
+    """Return Σ over the seeds of (∂value/∂·)ᵀ seed, at every value that one of them depends on."""
     found = dict(seeds)
     for step in reversed(program.steps):
         if step.output not in found:
@@ -51,19 +51,19 @@ def cotangents(
 
 
 def squares(array: Array) -> Array:
-    """‖·‖² of each example."""
+    """Return ‖·‖² of each example."""
     flat = array.reshape(len(array), -1)
     return np.asarray(np.einsum("ni,ni->n", flat, flat))
 
 
 def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
-    """The transposed Jacobian of a step at these values."""
+    """Return the transposed Jacobian of a step at these values."""
     op, first = step.op, x[0]
     match op:
         case p.Dense(weight):
             matrix = member(weight)
             return lambda g: [g @ matrix]
-        case p.Embedding() | kinds.Compare():  # whole numbers have no neighbours
+        case p.Embedding() | kinds.Compare():  # the derivative by whole numbers is 0
             return lambda g: [np.zeros((len(g), *first.shape[1:]))]
         case p.Conv():
             adjoint = replace(op, bias=None, transposed=not op.transposed)
@@ -105,7 +105,7 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
 
 
 def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
-    """Of steps that are bilinear, or a quotient."""
+    """Return the pullback of a bilinear step or a quotient."""
     left, right = (item.shape[1:] for item in x)
     a, b = of_one_rank(x)
     match op:
@@ -127,7 +127,7 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
 
 
 def _along_axes(op: p.Op, x: Array, y: Array) -> Pull:
-    """Of steps that read along axes of one value."""
+    """Return the pullback of a step that reads along axes of one value."""
     match op:
         case kinds.Softmax(axis, logarithm):
             if logarithm:
@@ -156,7 +156,7 @@ def _along_axes(op: p.Op, x: Array, y: Array) -> Pull:
 
 
 def _normalised(op: kinds.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> Pull:
-    """(g − y·mean(g·y))/s less its mean, s the root by which x was divided."""
+    """Return (g − y·mean(g·y))/s minus its mean, s the root by which x was divided."""
     centred = x - x.mean(axis=axes, keepdims=True) if op.centred else x
     root = np.sqrt(np.mean(centred**2, axis=axes, keepdims=True) + op.epsilon)
 
@@ -168,7 +168,7 @@ def _normalised(op: kinds.Normalize, x: Array, y: Array, axes: tuple[int, ...]) 
 
 
 def _attended(op: kinds.Attention, q: Array, k: Array, v: Array, *masks: Array) -> Pull:
-    """Through the products and the softmax of attention; 0 for a query that sees nothing."""
+    """Pull through the products and the softmax of attention; 0 for a query that sees nothing."""
     scores = op.scale * (q @ k) + (0.0 if op.mask is None else member(op.mask))
     shown = np.ones(1)
     for mask in masks:
@@ -194,7 +194,7 @@ def _attended(op: kinds.Attention, q: Array, k: Array, v: Array, *masks: Array) 
 
 
 def _averaged(op: p.AveragePool, x: Array) -> Pull:
-    """Each output shared out among the entries of its window, channel by channel."""
+    """Distribute each output over the entries of its window, channel by channel."""
     divisor: Array = np.asarray(float(math.prod(op.window.taps)))
     if not op.counts_padding:
         ones = np.ones((1, 1, 1, *x.shape[3:]))
@@ -205,7 +205,7 @@ def _averaged(op: p.AveragePool, x: Array) -> Pull:
 
 
 def _pooled(op: kinds.LpPool, x: Array, y: Array) -> Pull:
-    """(|x|/y)^(p − 1) with the sign of x."""
+    """Pull through (|x|/y)^(p − 1) with the sign of x."""
     back = _to_windows(op.window, x.shape[1:])
     if op.p == 1:
         return lambda g: [back(g) * np.sign(x)]
@@ -214,19 +214,19 @@ def _pooled(op: kinds.LpPool, x: Array, y: Array) -> Pull:
 
 
 def _total(window: p.Window) -> p.Conv:
-    """The sum over the windows of one channel."""
+    """Return the convolution that sums over the windows of one channel."""
     ones = np.ones((1, 1, *window.taps))
     return p.Conv(p.Operand(ones, ones), None, window, 1, transposed=False)
 
 
 def _to_windows(window: p.Window, shape: p.Shape) -> Callable[[Array], Array]:
-    """From a number for each window to the sums over the windows that each entry is in."""
+    """Return a function from a number per window to sums over the windows of each entry."""
     back = _linear(replace(_total(window), transposed=True), np.empty((0, 1, 1, *shape[2:])))
     return lambda g: back(g.reshape(-1, 1, 1, *window.outputs))[0].reshape(-1, *shape)
 
 
 def _clipped(x: Array, radius: float) -> Pull:
-    """The identity within the ball; outside radius/‖x‖ times the projection across x."""
+    """Pull through a clip: the identity in the ball, else radius/‖x‖ · projection across x."""
     flat = x.reshape(len(x), -1)
     length = np.maximum(np.linalg.norm(flat, axis=1), radius).reshape(-1, *[1] * (x.ndim - 1))
     along = np.where(length > radius, x / length, 0.0)
@@ -235,7 +235,7 @@ def _clipped(x: Array, radius: float) -> Pull:
 
 
 def _within(g: Array, op: kinds.CotangentClip) -> Array:
-    """Every cotangent by itself, scaled down to the radius."""
+    """Scale down each cotangent to the radius."""
     parts = np.abs(g).reshape(*g.shape[:3], -1).sum(axis=3) if op.by_channel else g
     length = np.sqrt(squares(parts)).reshape(-1, *[1] * (g.ndim - 1))
     clipped: Array = g * (op.radius / np.maximum(length, op.radius))
@@ -243,7 +243,7 @@ def _within(g: Array, op: kinds.CotangentClip) -> Array:
 
 
 def _divided(op: kinds.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
-    """Across x where the norm divides, and as it is where the floor does."""
+    """Pull across x where the norm divides, and unchanged where the floor does."""
     norm = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
     scaled = member(op.share) * norm
     along = np.where(scaled > op.floor, x / np.where(norm == 0.0, np.inf, norm), 0.0)
@@ -252,7 +252,7 @@ def _divided(op: kinds.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
 
 
 def _responding(op: kinds.LocalResponse, x: Array) -> Pull:
-    """g·s^(−power), less what each channel adds to the sums s of those around it."""
+    """Return g·s^(−power), minus what each channel adds to the sums s of its neighbours."""
     share = op.strength / op.size
     before, behind = (op.size - 1) // 2, op.size // 2
     s = op.floor + share * _around(x * x, before, behind)
@@ -261,7 +261,7 @@ def _responding(op: kinds.LocalResponse, x: Array) -> Pull:
 
 
 def _around(x: Array, before: int, behind: int) -> Array:
-    """Sums over so many channels before and behind each, channels along axis 2 of the stack."""
+    """Return sums over channels before and behind each, with channels on axis 2 of the stack."""
     pads = [(0, 0)] * x.ndim
     pads[2] = (before, behind)
     size = before + 1 + behind
@@ -270,13 +270,13 @@ def _around(x: Array, before: int, behind: int) -> Array:
 
 
 def _linear(op: p.Conv, like: Array) -> Pull:
-    """A convolution of cotangents, onto values of this shape."""
+    """Convolve cotangents, onto values of this shape."""
     step = p.Step(op, (), "", like.shape[1:], 0)
     return lambda g: [batch_output(step, [g])]
 
 
 def _times(slopes: Array) -> Pull:
-    """The transposed Jacobian of a diagonal map."""
+    """Return the transposed Jacobian of a diagonal map."""
     return lambda g: [g * slopes]
 
 
@@ -294,7 +294,7 @@ def _of_silu(x: Array) -> Array:
 
 
 def _of_gelu_tanh(x: Array, slope: float = _ROOT_TWO_OVER_PI, cubic: float = _CUBIC) -> Array:
-    """Of x·σ(2c(x + kx³)), with the numbers of GELU where none are given."""
+    """Return the slope of x·σ(2c(x + kx³)), by default with the numbers of GELU."""
     square = x * x
     share = function_of("sigmoid", (), 2.0 * slope * x * (1.0 + cubic * square))
     steep = 2.0 * slope * x * (1.0 + 3.0 * cubic * square)
@@ -308,7 +308,7 @@ def _of_mish(x: Array) -> Array:
 
 
 def _between(a: float) -> float:
-    """The slope of least magnitude at a kink between the slopes a and 1."""
+    """Return the slope of least magnitude at a kink between the slopes a and 1."""
     return min(max(a, 0.0), 1.0)
 
 
@@ -340,19 +340,19 @@ _SLOPES: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "exp": np.exp,
     }
 )
-"""slopes of the most frequent functions, in plain arithmetic: nothing to enclose"""
+"""Slopes of the most frequent functions, in plain arithmetic, without enclosures."""
 _FAR: Final = 1e3
-"""from here on the slope of each of them without numbers is that at infinity"""
+"""Beyond this the slope of each of them without numbers is that at infinity."""
 _PIECE: Final = 1 << 15
-"""numbers whose slopes are enclosed at once, which takes many times their memory"""
+"""How many slopes are enclosed at once, which takes many times their memory."""
 _ENCLOSED: Final = 1000.0
-"""operations of a value and a slope that have to be enclosed"""
+"""Operations of a value and a slope that have to be enclosed."""
 _PER_TAP: Final = 5e3
-"""operations that take as long as what is done for each tap of a convolution"""
+"""Other work for each tap of a convolution, in operations."""
 
 
 def work(program: p.Program) -> float:
-    """Operations, roughly, of the gradients of one example; five of a matrix count as one."""
+    """Return roughly the operations of the gradients of one example; five of a matrix are one."""
     total = 1.0
     for step in program.steps:
         total += (16.0 if is_quick(step.op) else _ENCLOSED) * math.prod(step.shape)
@@ -377,7 +377,7 @@ def is_quick(op: p.Op) -> bool:
 
 
 def _gentlest(op: p.Activation, x: Array) -> Array:
-    """The slope of least magnitude at each number; NaN has none."""
+    """Return the slope of least magnitude at each number; NaN at NaN."""
     if op.name in _SLOPES:
         with np.errstate(all="ignore"):
             near = x if op.numbers else np.clip(x, -_FAR, _FAR)
@@ -394,7 +394,7 @@ def _gentlest(op: p.Activation, x: Array) -> Array:
 
 
 def _selected(step: p.Step, x: Array) -> npt.NDArray[np.int64]:
-    """For a step that selects entries by their order: which it takes, [examples, entries of y].
+    """Return which entries a step selects by their order: [examples, entries of y].
 
     The step is applied to the ranks of the entries, which are ordered as these and never equal.
     """
@@ -406,7 +406,7 @@ def _selected(step: p.Step, x: Array) -> npt.NDArray[np.int64]:
 
 
 def _scatter(sources: npt.NDArray[np.int64], shape: p.Shape) -> Pull:
-    """The transposed Jacobian of a selection: cotangents add up at the entries they came from."""
+    """Return the pullback of a selection: cotangents add up at the entries they came from."""
     size = math.prod(shape) + 1
 
     def pull(g: Array) -> list[Array]:
@@ -420,7 +420,7 @@ def _scatter(sources: npt.NDArray[np.int64], shape: p.Shape) -> Pull:
 
 
 def summed(g: Array, shape: p.Shape) -> Array:
-    """Summed over the axes along which a value of this shape was broadcast."""
+    """Sum over the axes along which a value of this shape was broadcast."""
     added = g.ndim - 1 - len(shape)
     aligned = (*[1] * added, *shape)
     axes = [a for a, size in enumerate(aligned, 1) if size == 1 and g.shape[a] != 1]
@@ -429,12 +429,12 @@ def summed(g: Array, shape: p.Shape) -> Array:
 
 
 def by_channel(operand: p.Operand, x: Array) -> Array:
-    """Along axis 1 of each example."""
+    """Return the operand along axis 1 of each example."""
     return member(operand).reshape(-1, *(1,) * (x.ndim - 3))
 
 
 def _behind(axes: p.Shape) -> tuple[int, ...]:
-    """Axes of an example, counted in a stack of examples."""
+    """Return axes of an example as axes of a stack of examples."""
     return tuple(axis + 1 for axis in axes)
 
 

@@ -1,8 +1,8 @@
 """Quasi-Newton steps: minimise a smooth function of many numbers in few evaluations.
 
-Input: the function, and a starting point. Output: points with decreasing values. Limited-memory
-BFGS, started from an estimate of the curvature along each axis, with backtracking line search
-(Nocedal and Wright, Numerical Optimization, chapters 3 and 7).
+`descend` takes the function and a starting point, and yields points with decreasing values. It is
+limited-memory BFGS, started from an estimate of the curvature along each axis, with backtracking
+line search (Nocedal and Wright, Numerical Optimization, chapters 3 and 7).
 """
 
 from collections.abc import Callable, Iterator
@@ -19,11 +19,11 @@ _LONGEST: Final = 1.0
 _SHORTEST: Final = 1e-3
 _SHORTER: Final = 0.35
 _ENOUGH: Final = 1e-4
-"""of the descent that the slope promises"""
+"""Least share of the descent that the slope predicts."""
 
 
 class Look(Protocol):
-    """A point with the value of the function."""
+    """A point with the value of the function, and its derivatives."""
 
     @property
     def point(self) -> FloatArray:
@@ -60,9 +60,10 @@ LookT = TypeVar("LookT", bound=Look)
 def descend(
     look: Callable[[FloatArray], LookT | None], first: LookT, looks: int, least_gain: float
 ) -> Iterator[LookT]:
-    """Points with smaller and smaller values, until so many looks were taken or gains are small.
+    """Yield points with smaller and smaller values, until evaluations run out or gains are small.
 
-    look: None where the function is infinite. least_gain: of a step, as a part of the value.
+    look: evaluates a point; None where the function is infinite. looks: the number of evaluations.
+    least_gain: of a step, as a share of the value.
     """
     here, (gradient, curvature) = first, first.slopes()
     moves: list[tuple[FloatArray, FloatArray]] = []
@@ -91,7 +92,7 @@ def descend(
 def _over_curvature(
     gradient: FloatArray, curvature: FloatArray, moves: list[tuple[FloatArray, FloatArray]]
 ) -> FloatArray:
-    """The gradient times an inverse of the second derivatives that agrees with recent moves."""
+    """Return the gradient times an inverse of second derivatives that agrees with recent moves."""
     rest, shares = gradient.copy(), []
     for moved, turned in reversed(moves):
         share = float(moved @ rest) / float(turned @ moved)

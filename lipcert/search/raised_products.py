@@ -1,11 +1,12 @@
-"""Multipliers of products that are found in few looks, for `core.forms.products`.
+"""Raised products: multipliers of products found in few evaluations, for `core.forms.products`.
 
-Input: a region in its variables v, in units of what is known of norms. Output: untrusted numbers,
-and the norm that they prove. With multipliers t of y·(u − y) and d of (z − lo)(hi − z), ‖o‖² is at
-most vᵀBv; with numbers p, and v ≥ 0, at most vᵀQv, Q = max(B, −pp') off the diagonal; and if Q ≤ S,
-which has a number for each group, at most ΣS. Quasi-Newton steps minimise the logarithm of the
-least such sum, by an eigenvalue that is smoothed, over the logarithms of all numbers. They begin
-with those of which the slopes would vanish if no ‖o‖ were larger than that of a good value z.
+`raised_line` takes a region in its variables v, in units of the known norms, and finds untrusted
+numbers and the norm that they prove. With multipliers t of y·(u − y) and d of (z − lo)(hi − z),
+‖o‖² is at most vᵀBv; with numbers p, and v ≥ 0, at most vᵀQv, Q = max(B, −pp') off the diagonal;
+and if Q ≤ S, which has a number for each group, at most ΣS. Quasi-Newton steps minimise the
+logarithm of the least such sum, by a smoothed eigenvalue, over the logarithms of all numbers. They
+begin with numbers for which the slopes would vanish if no ‖o‖ were larger than that of a good
+value z.
 """
 
 from __future__ import annotations
@@ -28,38 +29,38 @@ from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]
 _WIDTH, _LOOKS = 0.05, 32
-"""how far the largest eigenvalue, which is about 1, is smoothed, and how often it is looked at"""
+"""Smoothing of the largest eigenvalue, which is about 1, and the number of evaluations."""
 _CASES: Final = 12
-"""eigenvectors that count"""
+"""Most eigenvectors that are used."""
 _ABOVE, _NEAR = 1.1, 0.01
-"""how far above an eigenvalue, as a part of it, its vectors are sought, and how near it is known"""
+"""Relative shift above an eigenvalue for inverse iteration, and tolerance of the result."""
 _LEAST_GAIN: Final = 1e-4
 _SLOW, _LEAST_OF_SLOW = 3, 2e-3
-"""of the logarithm of the square of the norm, what so many steps have to gain"""
+"""So many steps must gain this much in the logarithm of the square of the norm."""
 _TRIES, _CLIMBS = 3, 25
-"""values to begin with, and steps of each"""
+"""Number of starting values, and steps of each."""
 _FIRST_WHOLE, _FIRST_ENDS, _FIRST_TIE, _FIRST_RAISED = 0.3, 0.45, 1.0, 2.0
 _FIRST_SHARE: Final = 0.5
-"""of t, as a part of what makes the slopes vanish"""
+"""Share of the t that makes the slopes vanish."""
 _SPREAD: Final = 10.0
-"""from the usual multiplier of y·(u − y), at first"""
+"""Largest ratio to the usual multiplier of y·(u − y), at first."""
 _ACTIVE: Final = 1e-6
 _SMALLEST: Final = 0.02
-"""of p where v is not 0, as a part of what it is elsewhere"""
+"""Least p where v is not 0, as a share of what it is elsewhere."""
 _FLAT: Final = 0.01
-"""of the largest curvature, what is the least one; of ‖o‖² at a good value, what is 0"""
+"""Least curvature, as a share of the largest; least ‖o‖² at a good value."""
 _LEAST_SHARE: Final = 1e-5
-"""of the whole, of the number of a group"""
+"""Least number of a group, as a share of the whole."""
 _LEAST: Final = 1e-6
-"""of the square of the norm, as a part of what is known, below which all are alike"""
+"""Squares of norms below this share of what is known count as equal."""
 _LOWEST, _HIGHEST = -30.0, 10.0
-"""logarithms of numbers: of larger ones, rounding says more than they do"""
+"""Range of logarithms: beyond it rounding dominates."""
 
 
 def raised_line(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
 ) -> ProductFact | None:
-    """A line about a value; None where nothing far below what is known of it is found."""
+    """Return a line about a value; None if nothing far below the known norm is found."""
     known, region = facts[stop].norm, region_between(proof, facts, start, stop)
     if region is None:
         return None
@@ -85,14 +86,14 @@ class _Uppermost:
     """The largest eigenvalues of matrices, each a little different from the one before.
 
     One step of inverse iteration from the vectors of the matrix before is right nearly always; a
-    factorisation says whether it is.
+    factorisation tests whether it is.
     """
 
     def __init__(self) -> None:
         self._value, self._vectors = 0.0, np.zeros((0, 0))
 
     def of(self, matrix: FloatArray) -> tuple[float, FloatArray]:
-        """The largest, smoothed, and vectors of which the sum of squares is its derivative."""
+        """Return the largest one, smoothed, and vectors whose sum of squares is its derivative."""
         found = self._next(matrix) if self._vectors.size else None
         values, vectors = np.linalg.eigh(matrix) if found is None else found
         values, vectors = values[-_CASES:], vectors[:, -_CASES:]
@@ -129,8 +130,8 @@ class _Numbers:
 class _Problem:
     """The bound as a function of the logarithms of all numbers, one after the other.
 
-    above: rows of u, for the variables y; goal: of ‖o‖²; low, high: ends of z. ends: of which z
-    both are known.
+    above: rows of u, for the variables y; goal: the form of ‖o‖²; low, high: ends of z. has_ends:
+    for which z both ends are known.
     """
 
     region: Unfolded
@@ -143,7 +144,7 @@ class _Problem:
 
     @classmethod
     def of(cls, region: Unfolded, known: float) -> _Problem:
-        """In variables of which those of a group have a norm of at most 1."""
+        """Return the problem in variables whose groups have a norm of at most 1."""
         scale, (start, *relus) = scale_of(region), region.groups
         rows, stop = region.factors.rows * scale, region.stop.rows * (scale / known)
         above = np.zeros((region.total, region.total))
@@ -167,13 +168,13 @@ class _Problem:
         return slice(self.z.stop, self.region.total)
 
     def numbers(self, point: FloatArray) -> _Numbers:
-        """The numbers that have these logarithms."""
+        """Return the numbers that have these logarithms."""
         sizes = 1 + len(self.region.groups), self.y.stop - self.y.start, len(self.low)
         parts = np.split(np.exp(np.clip(point, _LOWEST, _HIGHEST)), np.cumsum(sizes))
         return _Numbers(*parts)
 
     def form(self, ties: FloatArray, ends: FloatArray) -> FloatArray:
-        """B of these multipliers, as above."""
+        """Return B for these multipliers, see above."""
         z, y, found = self.z, self.y, np.zeros_like(self.goal)
         found[y] = ties[:, None] * self.above[y]
         found = 0.5 * (found + found.T) + self.goal
@@ -186,7 +187,7 @@ class _Problem:
         return found
 
     def raised(self, numbers: _Numbers) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Q, and which of its entries are those of B."""
+        """Return Q, and which of its entries are those of B."""
         form = self.form(numbers.ties, numbers.ends)
         p = np.where(self.region.unsigned, numbers.raised, np.inf)
         level = -np.outer(p, p)
@@ -195,7 +196,7 @@ class _Problem:
         return np.where(kept, form, level), kept
 
     def whole(self, numbers: _Numbers) -> FloatArray:
-        """S as large as it has to be."""
+        """Return S as large as it has to be."""
         shares = np.maximum(numbers.whole, _LEAST_SHARE * numbers.whole.sum())
         roots = 1.0 / np.sqrt(spread(self.region, shares))
         form, _ = self.raised(numbers)
@@ -203,7 +204,7 @@ class _Problem:
         return np.asarray(max(largest, 0.0) * (1.0 + SLACK) * shares + SLACK)
 
     def look(self, point: FloatArray, uppermost: _Uppermost) -> Seen:
-        """The value at a point, and slopes."""
+        """Return the value at a point, and slopes."""
         numbers = self.numbers(point)
         form, kept = self.raised(numbers)
         share = numbers.whole / numbers.whole.sum()
@@ -240,7 +241,7 @@ class _Problem:
         )
 
     def start(self) -> FloatArray:
-        """From the best of a few values v, the slopes a of ‖o‖² there, and how ReLUs pass them on.
+        """Start from the best of a few values v, with the slopes a of ‖o‖² passed on through ReLUs.
 
         Where y > 0, t·y = a; where v is 0, p makes Q times v vanish.
         """
@@ -262,7 +263,7 @@ class _Problem:
         return found
 
     def _good_value(self) -> tuple[FloatArray, FloatArray, float]:
-        """All variables where ‖o‖² is large, its slopes by them, and itself."""
+        """Return all variables at a point with large ‖o‖², its slopes by them, and ‖o‖² itself."""
         rng, relus = np.random.default_rng(0), [group.own for group in self.region.groups[1:]]
         low, high = np.where(self.has_ends, [self.low, self.high], [[-1.0], [1.0]])[:, :, None]
         z = low + (high - low) * rng.random((len(low), _TRIES))
@@ -288,7 +289,7 @@ class _Problem:
         return best
 
     def line(self, numbers: _Numbers, whole: FloatArray, start: str, stop: str) -> ProductFact:
-        """The line, in the numbers of the region."""
+        """Return the line, in the numbers of the region."""
         square, region = self.known**2, self.region
         norms = np.array([group.norm for group in region.groups])
         sizes = spread(region, [1.0, *norms])
@@ -308,7 +309,7 @@ class _Problem:
 
 
 def _vanishing(rows: FloatArray, p: FloatArray, v: FloatArray) -> FloatArray:
-    """For each row b: the largest q, in a range, with Σ max(b, −q·p)·v ≥ 0."""
+    """Return for each row b the largest q, in a range, with Σ max(b, −q·p)·v ≥ 0."""
     low, high = np.full(len(rows), 1e-6), np.full(len(rows), _FIRST_RAISED)
     for _ in range(30):
         middle = np.sqrt(low * high)

@@ -1,9 +1,9 @@
-"""Which kernels to raise: p, q and τ for which max([K, c/τ], −pqᵀ) has a small norm.
+"""Raising: which p, q and τ give max([K, c/τ], −pqᵀ) a small norm.
 
-Input: a kernel, c, and a bound of ‖x‖ for x ≥ 0. Output: untrusted numbers for `core.norms.raised`.
-Quasi-Newton steps minimise the logarithm of ‖K'‖·√(‖x‖² + ‖z‖²) over the logarithms of all
-numbers, while the smoothing of the maximum over directions decreases. ‖K'‖ is the largest norm of a
-symbol at a few frequencies; that of a matrix has none.
+`numbers_to_raise` takes a kernel, c, and a bound of ‖x‖ for x ≥ 0, and returns untrusted numbers
+for `core.norms.raised`. Quasi-Newton steps minimise the logarithm of ‖K'‖·√(‖x‖² + ‖z‖²) over the
+logarithms of all numbers, while the smoothing of the maximum over directions decreases. ‖K'‖ is the
+largest norm of a symbol at a few frequencies; a matrix has none.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from lipcert.search.quasi_newton import Seen, descend
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
 _PHASES: Final = ((0.03, 0.4, 1.6), (0.01, 0.5, 1.4), (0.003, 1.0, 1.2))
-"""how far the maximum is smoothed, as a part of a sum, its part of the looks left, and up to how
-many times the known bound what it ends with is of use"""
+"""Phases: smoothing of the maximum as a share of a sum, share of the evaluations left, and the
+ratio to the known bound above which the result of the phase is given up."""
 _PATIENT: Final = ((0.03, 0.3, 1.6), (0.01, 0.4, 1.4), (0.003, 0.5, 1.3), (0.0005, 1.0, 1.2))
-"""the same, where more looks are allowed"""
+"""The same, if more evaluations are allowed."""
 _MOST_LOOKS, _MOST_AT_FREQUENCIES, _LEAST_LOOKS = 30, 20, 6
 _WORK: Final = 3e9
-"""multiplications of all looks"""
+"""Most multiplications of all evaluations."""
 _LEAST_GAIN: Final = 1e-4
 _ROUNDS: Final = 12
 _LARGEST: Final = 1e50
-"""of numbers whose products are far from the ends of what float64 holds"""
+"""Limit for numbers, so that their products stay far from the ends of float64."""
 _WORTH: Final = 0.98
-"""of the bound that is known, what must be possible"""
+"""What must be possible, as a share of the known bound."""
 _PER_SHIFT: Final = 2
-"""frequencies along an axis, for each shift"""
+"""Frequencies along an axis, for each shift."""
 _LARGE, _ROUGH = 0.5, 1e-2
-"""parts of the largest square: at which a frequency may become a peak, and how it is estimated"""
+"""Shares of the largest square: from which a frequency may become a peak; and accuracy."""
 
 
 def gains(
     proof: Proof, steps: Sequence[Step], norm: float, known: float, patience: float = 1.0
 ) -> Iterator[GainFact]:
-    """Lines about a ReLU behind a run of steps, each with more room than the one before.
+    """Yield lines about a ReLU after a run of steps, each with more room than the one before.
 
-    norm: of what the run reads; known: of the ReLU. patience: how many times as many looks.
+    norm: of what the run reads; known: of the ReLU. patience: factor for the evaluations.
     """
     *run, above = steps
     kernel = kernel_of(run, proof.program.shapes)
@@ -93,7 +93,7 @@ def numbers_to_raise(
     *,
     patience: float = 1.0,
 ) -> tuple[tuple[float, ...], ...] | None:
-    """p, q and (τ,); None where a bound below the one that is known is not to be had.
+    """Return p, q and (τ,); None if a bound below the known one is out of reach.
 
     norm: of x. copies: of τ in z. known: of the ReLU; on a torus, where no window reads padding, it
     is larger.
@@ -129,7 +129,7 @@ def numbers_to_raise(
 
 
 def _looks(kernel: Kernel, patience: float) -> int:
-    """How many are allowed: entrywise work costs as much as a hundred multiplications."""
+    """Return how many evaluations are allowed; one entry counts as a hundred multiplications."""
     axes, frame = axes_of(kernel.frame), kernel.frame
     shifts, points = math.prod(axis.length for axis in axes), len(_powers(axes))
     outputs = len(frame.kernel) // frame.groups
@@ -145,9 +145,9 @@ def _looks(kernel: Kernel, patience: float) -> int:
 class _Problem:
     """The bound as a function of the logarithms of p, q and τ, one after the other.
 
-    fixed: [shifts, groups, outputs, inputs · phases] of K; where: the numbers in q of each input,
-    phase and shift; `last`, that of z; the one behind it of what no tap reads. powers: of the
-    frequencies, by shift.
+    fixed: K as [shifts, groups, outputs, inputs · phases]; where: for each input, phase and shift,
+    the index in q; `last` is that of z, and the one behind it that of what no tap reads. powers:
+    of the frequencies, by shift.
     """
 
     fixed: FloatArray
@@ -160,7 +160,7 @@ class _Problem:
 
     @classmethod
     def of(cls, kernel: Kernel, constants: FloatArray, norm: float, copies: int) -> _Problem | None:
-        """None for numbers beyond what float64 holds, and where the core proves nothing."""
+        """Return the problem; None for numbers beyond float64, or where the core proves nothing."""
         upper, frame = kernel.entries.hi, kernel.frame
         scale = float(np.abs(upper).mean()) if upper.size else 0.0
         sizes = (scale, norm, float(np.abs(constants).max(initial=0.0)) + 1.0)
@@ -191,9 +191,9 @@ class _Problem:
         return float(np.abs(self.fixed).sum() / max(entries, 1))
 
     def start(self) -> tuple[FloatArray, FloatArray, float]:
-        """Values p and q to begin with, and what is attained by values that do not vary in space.
+        """Return first values of p and q, and a norm attained by values that are constant in space.
 
-        Of the ReLU at a good x, and of this x.
+        They are the ReLU at a good x, and this x.
         """
         total, reached = self.fixed.sum(axis=0), 0.0
         p, q = np.ones(self.constants.shape), np.ones(self.last + 1)
@@ -209,12 +209,12 @@ class _Problem:
         return p, q, reached * self.copies**0.5
 
     def numbers(self, point: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """p, q and τ at a point of logarithms."""
+        """Return p, q and τ at a point of logarithms."""
         found, rows = np.exp(point), self.constants.size
         return found[:rows], found[rows:-1], float(found[-1])
 
     def near_peaks(self, point: FloatArray) -> _Problem:
-        """With those frequencies alone at which the symbol is large."""
+        """Keep only those frequencies at which the symbol is large."""
         if len(self.powers) == 1:
             return self
         whole, level, _ = self._raised(point)
@@ -223,7 +223,7 @@ class _Problem:
         return replace(self, powers=self.powers[largest >= _LARGE * largest.max()])
 
     def _raised(self, point: FloatArray) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
-        """[K, c/τ], −pqᵀ, and where the former is of z."""
+        """Return [K, c/τ], −pqᵀ, and which entries of the former belong to z."""
         p, q, tau = self.numbers(point)
         shares = np.append(q, 0.0)[self.where][:, :, None, :]
         level = -p.reshape(1, *self.constants.shape, 1) * shares
@@ -232,12 +232,12 @@ class _Problem:
         return whole, level, is_z
 
     def _symbols(self, raised: FloatArray) -> Any:
-        """[frequencies and groups, outputs, inputs · phases]."""
+        """Return the symbols: [frequencies and groups, outputs, inputs · phases]."""
         stack = self.powers @ raised.reshape(len(raised), -1)
         return stack.reshape(-1, *raised.shape[2:])
 
     def look(self, point: FloatArray, width: float) -> Seen:
-        """At a point. width: of the smoothed maximum."""
+        """Evaluate at a point. width: of the smoothed maximum."""
         whole, level, is_z = self._raised(point)
         tau = float(np.exp(point[-1]))
         largest, slopes = self._largest(np.maximum(whole, level), width)
@@ -252,14 +252,14 @@ class _Problem:
         return Seen(point, float(np.log(largest) + np.log(length)), gradient, curvature)
 
     def _sums(self, entries: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """For each number in p, and in q."""
+        """Return sums for each number in p, and in q."""
         columns = entries.sum(axis=2).ravel()
         by_input: FloatArray = np.zeros(self.last + 2)
         np.add.at(by_input, self.where.ravel(), columns)
         return entries.sum(axis=(0, 3)).ravel(), by_input[:-1]
 
     def _largest(self, raised: FloatArray, width: float) -> tuple[float, FloatArray]:
-        """‖K'‖² smoothed, and its derivative by each entry."""
+        """Return ‖K'‖², smoothed, and its derivative by each entry."""
         stack = self._symbols(raised)
         wide = raised.shape[2] < raised.shape[3]
         adjoint = stack.conj().swapaxes(1, 2)
@@ -282,7 +282,7 @@ class _Problem:
 
 
 def _powers(axes: Sequence[Axis]) -> Any:
-    """exp(i·Σ_a j_a·w_a) as [frequencies, shifts], half of the last axis; 1 without frequencies."""
+    """Return exp(i·Σ_a j_a·w_a) as [frequencies, shifts], half of the last axis; 1 without any."""
     extended = [axis.length for axis in axes if axis.length > 1]
     powers: Any = np.ones((1, 1))
     for number, length in enumerate(extended, 1):
@@ -298,7 +298,7 @@ def _powers(axes: Sequence[Axis]) -> Any:
 def _best(
     matrix: FloatArray, constants: FloatArray, norm: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """relu(Wx + b) for a good x, the x that it comes from, and its norm."""
+    """Return relu(Wx + b) for a good x, the x that it comes from, and its norm."""
     positive = np.maximum(matrix, 0.0)
     below = positive[np.argmax(norm * np.linalg.norm(positive, axis=1) + constants)] + 1e-300
     above, reached = np.ones(len(matrix)), 0.0

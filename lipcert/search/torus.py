@@ -1,4 +1,4 @@
-"""Tori for convolutions: frequencies with a low peak of the symbol, and that peak.
+"""Torus: choose the frequencies that give a convolution's symbol a low peak, and find that peak.
 
 What `core.norms.torus` can prove is the largest norm of the symbol over the frequencies of a
 torus. Small maps have a choice among tori, whose peaks differ; on a large one all are alike.
@@ -30,27 +30,27 @@ from lipcert.search.eigenvalues import (
 IndexArray = npt.NDArray[np.int64]
 
 _SMALL: Final = 20
-"""frequencies along an axis, up to which one more than the fewest is tried"""
+"""Frequencies along an axis up to which one more than the fewest is tried, too."""
 _LARGE: Final = 40
-"""frequencies along an axis, beyond which the twist hardly matters"""
+"""Frequencies along an axis beyond which the twist hardly matters."""
 _FEW: Final = 1024
-"""frequencies that are all looked at"""
+"""Most frequencies that are all evaluated."""
 _TRIES: Final = 32
 _PER_TAP: Final = 4
-"""of the first look at many frequencies: so many for each tap along an axis"""
+"""Frequencies for each tap along an axis, when many are evaluated for the first time."""
 _PROMISING: Final = 12
 _PEAKS: Final = 3
 _PART: Final = 8
-"""of the frequencies of another torus, the part that is looked at"""
+"""The share of another torus's frequencies that is evaluated."""
 _AT_ONCE: Final = 1 << 20
 _ROUGH, _FINE = 1e-3, 1e-5
 _AWAY: Final = 10.0
-"""how many times as much as it is accurate an estimate may be from the largest"""
+"""How far an estimate may be from the largest, as a multiple of its accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorusNorm:
-    """A norm, and the torus that has it."""
+    """A norm, and the torus that gives it."""
 
     norm: float
     twists: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class TorusNorm:
 
 
 def torus_norm(convolution: Convolution) -> TorusNorm | None:
-    """The lowest norm found among tori that carry the convolution; None where none does."""
+    """Return the lowest norm found among tori that carry the convolution; None if none does."""
     axes = axes_of(convolution)
     if any(not axis.taps for axis in axes):
         return TorusNorm(0.0)
@@ -81,7 +81,7 @@ def torus_norm(convolution: Convolution) -> TorusNorm | None:
 
 
 def _choices(axes: Sequence[Axis]) -> Iterator[_Torus]:
-    """Tori that carry all axes and are worth a look, the most promising first."""
+    """Yield tori that carry all axes and are worth a look, the most promising first."""
     least = [_least(axis) for axis in axes]
     fewest = tuple(count for count in least if count is not None)
     if not len(fewest) == len(axes) > 0:
@@ -100,7 +100,7 @@ def _choices(axes: Sequence[Axis]) -> Iterator[_Torus]:
 
 
 def _least(axis: Axis) -> int | None:
-    """The smallest number of frequencies that carries an axis, if it is found."""
+    """Return the smallest number of frequencies that carries an axis, if it is found."""
     start = -(-len(axis.outputs) // axis.apart)
     tries = (*range(start, start + _TRIES), start + axis.length, start + 2 * axis.length)
     return next((n for n in tries if axis.fits(n, 1) or axis.fits(n, 0)), None)
@@ -121,14 +121,14 @@ class _Torus:
         return (*self.counts[:-1], (self.counts[-1] - self.twists[-1]) // 2 + 1)
 
     def angles(self, numbers: IndexArray) -> Array:
-        """The frequencies at these places of the flat grid: [n, axes]."""
+        """Return the frequencies at these places of the flat grid: [n, axes]."""
         if not self.counts:
             return np.zeros((len(numbers), 0))
         places = np.stack(np.unravel_index(numbers, self.shape), axis=1)
         return np.asarray(np.pi * (2 * places + self.twists) / self.counts, dtype=np.float64)
 
     def neighbours(self, numbers: IndexArray, step: int) -> IndexArray:
-        """The places at these distances along any axes, and the places themselves."""
+        """Return the places at these distances along any axes, and the places themselves."""
         places = np.stack(np.unravel_index(numbers, self.shape), axis=1)
         moves = np.array(list(itertools.product((-step, 0, step), repeat=len(self.shape))))
         moved = (places[:, None] + moves).reshape(-1, len(self.shape))
@@ -140,9 +140,9 @@ class _Torus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Symbol:
-    """Estimates of norms of P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). lengths: as of `fine`.
+    """Estimates norms of P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). lengths: as in `fine`.
 
-    rough: P or PP* in single precision, where that will do.
+    rough: P or PP* in single precision, if that suffices.
     """
 
     rough: Symbol | GramSymbol
@@ -151,14 +151,14 @@ class _Symbol:
 
     @classmethod
     def of(cls, kernel: Array, lengths: tuple[int, ...], points: int) -> _Symbol:
-        """A kernel as of `Symbol`, for a look at this many frequencies."""
+        """Return the symbol of a kernel, as in `Symbol`, for a look at this many frequencies."""
         single: Any = kernel.astype(np.float32) if min(kernel.shape[2:]) > 1 else kernel
         return cls(symbol_of(single, lengths, points), Symbol(kernel, lengths), lengths)
 
     def squares(
         self, torus: _Torus, numbers: IndexArray, accuracy: float, least: float = 0.0
     ) -> Array:
-        """Estimates of ‖P(w)‖² from below, the largest of all groups: [n].
+        """Return estimates of ‖P(w)‖² from below, the largest of all groups: [n].
 
         Those below `least`, or far from the largest, are less accurate.
         """
@@ -174,7 +174,7 @@ class _Symbol:
         return np.concatenate(found)
 
     def peak(self, torus: _Torus, numbers: IndexArray) -> float:
-        """max ‖P(w)‖ over a few frequencies: of those that come closest, almost exactly."""
+        """Return max ‖P(w)‖ over a few frequencies, almost exact at those that come closest."""
         squares = self.squares(torus, numbers, _FINE)
         numbers = numbers[_highest(squares, _PEAKS, _FINE)]
         stack = _matrices(self.fine, torus, numbers)
@@ -183,7 +183,7 @@ class _Symbol:
         return max(map(spectral_norm, stack))
 
     def look(self, torus: _Torus) -> tuple[IndexArray, Array]:
-        """Numbers of frequencies, and estimates there: all, or around the peaks among many."""
+        """Return frequency indices, and estimates there: at all, or around the peaks among many."""
         points = math.prod(torus.shape)
         if points <= _FEW:
             numbers = np.arange(points, dtype=np.int64)
@@ -209,9 +209,9 @@ class _Symbol:
 
 
 def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> tuple[_Torus, IndexArray, Array]:
-    """The torus whose peak is lowest, by rough estimates; and these, by frequency.
+    """Return the torus whose peak is lowest, by rough estimates; and these, by frequency.
 
-    The first one is looked at everywhere, the others close to its peaks, and the best of them
+    The first one is evaluated everywhere, the others close to its peaks, and the best of them
     everywhere.
     """
     first = tori[0]
@@ -239,21 +239,21 @@ def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> tuple[_Torus, IndexArray
 
 
 def _highest(squares: Array, most: int, accuracy: float) -> IndexArray:
-    """Of estimates that are this accurate, which may be the largest: not too many, in order."""
+    """Return which estimates, accurate to this, may be the largest: not too many, in order."""
     order = np.argsort(-squares)[:most]
     near: IndexArray = order[squares[order] >= (1.0 - _AWAY * accuracy) * squares.max()]
     return near
 
 
 def _matrices(form: Symbol | GramSymbol, torus: _Torus, numbers: IndexArray) -> Matrices:
-    """P or PP* at frequencies, in all groups: [n · groups, ...]."""
+    """Return P or PP* at frequencies, in all groups: [n · groups, ...]."""
     powers = np.exp(1j * (torus.angles(numbers) @ form.exponents.T))
     entries = form.even if isinstance(form, GramSymbol) else form.kernel
     return form.matrices(powers.astype(np.result_type(entries, np.complex64)))
 
 
 def _distances(angles: Array, peaks: Array) -> Array:
-    """From each frequency to the nearest peak or its negative."""
+    """Return distances from each frequency to the nearest peak or its negative."""
     both = np.concatenate((peaks, -peaks))
     apart = np.abs((angles[:, None] - both + np.pi) % (2.0 * np.pi) - np.pi)
     return np.asarray((apart**2).sum(axis=2).min(axis=1), dtype=np.float64)
