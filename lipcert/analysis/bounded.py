@@ -1,8 +1,8 @@
-"""Bounds: what the core derives of a network under the settings of a run, before any noise.
+"""Bounds: what the core derives for a network under the settings of a run, before any noise.
 
     file → program → premises, scope → norms → lines (searched, evaluated) → groups
 
-They are those that the lines of a certificate of the run state.
+They are the bounds that the lines of a certificate of the run state.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ Proof = tuple[NormLines, Derived]
 
 
 class Shared:
-    """What is derived of one network under several settings of one tier, each thing once.
+    """Derives each thing once for one network under several settings of one tier.
 
     Invariant: the key is all that norms and derivation read besides the tier: the program, inputs
-    and loss of the premises, and the scope; of weights as they are in the file the scope says no
-    more than that.
+    and loss of the premises, and the scope. For weights as they are in the file, the kind of the
+    scope is enough.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Shared:
 
     @classmethod
     def of(cls, found: Bounded) -> Self:
-        """What was found of a network already."""
+        """Return a cache that holds what was found for a network."""
         shared = cls()
         proof = found.norms, found.derived
         shared.proof(found.program, found.premises, found.scope, lambda: proof)
@@ -86,7 +86,7 @@ class Shared:
     def proof(
         self, program: Program, premises: Premises, scope: ScopeClaim, make: Callable[[], Proof]
     ) -> Proof:
-        """Norms and bounds; of these premises and this scope where known before."""
+        """Return norms and bounds, made only if not known for these premises and this scope."""
         key = (
             program,
             (premises.input_norm, premises.input_box, premises.input_parts),
@@ -100,10 +100,10 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _File:
-    """What is known of a file whatever the settings. tensors: those that hold each parameter.
+    """What is known of a file under any settings. tensors: those that hold each parameter.
 
-    left_out: tensors that the file does not hold, biases of zeros, which the program has again.
-    graph, stored: with the numbers of the file; reading: with those that stand in for them.
+    left_out: biases of zeros that the file does not hold, and that the program has again. graph and
+    stored have the numbers of the file; reading may have others in their place.
     """
 
     graph: Graph
@@ -115,13 +115,12 @@ class _File:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bounded:
-    """A network with its assumptions, and everything derived of it.
+    """A network with its assumptions, and everything derived for it.
 
-    graph: of the importer, with the trained parameters of the settings and the clips of the
-    mechanism in place. program: that training runs, with its clips. norms: those that
-    were proved. grad_norms: by parameter, of the network; `groups` are those after the mechanism.
-    silent: why nothing is known of a parameter. scope: the weights
-    that the bounds are about.
+    graph: that of the importer, with the trained parameters of the settings and the clips of the
+    mechanism. program: the one that training runs, with its clips. norms: those that were proved.
+    grad_norms: by parameter, of the network; `groups` has those after the mechanism. silent: why
+    nothing is known of a parameter. scope: the weights that the bounds hold for.
     """
 
     file: _File
@@ -195,7 +194,7 @@ class Bounded:
 
     @property
     def clipped_grad_norms(self) -> Mapping[str, float]:
-        """Gradient norms by parameter, after the clip of the whole gradient where there is one."""
+        """Gradient norms by parameter, after the clip of the whole gradient if there is one."""
         drops = self.graph.drops
         return {
             name: clipped_group(bound, 1, self.premises, lasts=not drops)
@@ -210,11 +209,18 @@ def bounded(
     observe: Progress | None = None,
     propose: Propose = proposals,
 ) -> Bounded:
-    """Certified bounds of a network under the settings.
+    """Return certified bounds of a network under the settings.
 
-    propose: searches norms of weights, or remembers what was found before. Raises UsageError where
-    the settings do not fit the model (unknown parameter names, a loss that the output shape does
-    not admit, a missing label norm), UnsupportedModelError for what the core does not understand.
+    Args:
+        model: the imported network.
+        settings: the settings of the run.
+        observe: is called with progress.
+        propose: searches norms of weights, or looks up earlier ones.
+
+    Raises:
+        UsageError: if the settings do not fit the model (unknown parameter names, a loss that the
+            output shape does not admit, a missing label norm).
+        UnsupportedModelError: for what the core does not understand.
     """
     settings.check_patterns(model.graph.parameters)
     graph = model.graph
@@ -239,11 +245,16 @@ def bounded_again(
     shared: Shared | None = None,
     by_its_lines: bool = False,
 ) -> Bounded:
-    """Bounds of the same file under other settings; weights: other numbers by parameter.
+    """Return bounds of the same file under other settings.
 
-    The graph of the importer keeps the numbers of the file. shared: what was derived before with
-    the same weights under the same tier. by_its_lines: without a search where the lines of `found`
-    are about the weights of other radii, too.
+    Args:
+        found: earlier bounds.
+        settings: the new settings.
+        weights: other numbers by parameter; the importer's graph keeps those of the file.
+        propose: as for `bounded`.
+        shared: what was derived before with the same weights under the same tier.
+        by_its_lines: reuse the lines of `found` without a search if only the radii of weights
+            differ.
     """
     file = found.file
     if weights is not None:
@@ -265,7 +276,7 @@ def _derived(
     shared: Shared,
     lines_of: Bounded | None = None,
 ) -> Bounded:
-    """The bounds of a network under the settings."""
+    """Derive the bounds of a network under the settings."""
     reading, tensors = file.reading, file.tensors
     graph, program = _with_trained(file.graph, settings), reading.program
     mechanism = mechanism_of(settings)
@@ -334,13 +345,13 @@ def _derived(
 
 
 def _are_as_free(found: Bounded, program: Program, scope: ScopeClaim) -> bool:
-    """Whether weights of this scope differ from those of the bounds by their radii alone."""
+    """Whether the weights of this scope differ from those of the bounds only by their radii."""
     is_held = found.scope.kind == scope.kind == "constraint-set"
     return is_held and found.scope.trained == scope.trained and found.program is program
 
 
 def kept_in_eval_mode(graph: Graph, settings: Settings) -> tuple[EvalLayer, ...]:
-    """The layers that training has to keep in eval mode; a clipped run may drop what it likes."""
+    """Return layers that training must keep in eval mode; with clipping, dropout is free."""
     is_clipped = settings.enforced.clips_gradients
     return tuple(layer for layer in graph.eval_layers if not (is_clipped and layer.is_dropout))
 
@@ -348,7 +359,7 @@ def kept_in_eval_mode(graph: Graph, settings: Settings) -> tuple[EvalLayer, ...]
 def _silent(
     graph: Graph, tensors: Mapping[str, tuple[str, ...]], unspoken: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Why nothing is known of the gradient of a trained parameter that the network uses."""
+    """Return why nothing is known of the gradients of trained parameters that are used."""
     used = {use.parameter for use in graph.uses()}
     found = {}
     for name, parameter in graph.parameters.items():
@@ -366,7 +377,7 @@ def _silent(
 
 
 def _summed(gradients: Mapping[str, float], tensors: tuple[str, ...]) -> float:
-    """The gradient of a parameter that several tensors show is the sum of theirs."""
+    """Return the sum of the bounds of tensors that show one parameter, rounded up."""
     total = 0.0
     for tensor in tensors:
         total = add_up(total, gradients.get(tensor, 0.0))

@@ -1,7 +1,7 @@
-"""Certificates: what an analysis derived, written down so that it can be derived again.
+"""Certificates: write down what an analysis derived, so that it can be derived again.
 
-Nothing here is trusted: no certificate is issued that the checker rejects, or of a file that the
-core reads otherwise than onnxruntime does.
+Nothing here is trusted: no certificate is issued if the checker rejects it, or if the core reads
+the file differently from onnxruntime.
 """
 
 import math
@@ -53,16 +53,16 @@ from lipcert.text.numbers import finite
 from lipcert.version import __version__
 
 _TOLERATED: Final = 1.01
-"""how much larger an ε of the checker's own is stated rather than the smaller one declared"""
+"""Ratio up to which the checker's own, larger ε is stated instead of the smaller declared one."""
 _SLIGHTLY_LESS: Final = 1.0 - 1e-9
-"""of a noise multiplier: what rounding the noise of each group may take away"""
+"""Share of a noise multiplier that must be left after the noise of each group is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
     """A certificate that was checked, the checker's report, and the analysis of its bounds.
 
-    completed: the ONNX file that it is about, where that is not the file that was given (see
+    completed: the ONNX file that it is about, if that is not the given file (see
     `lipcert.importer.bindings`). path: where `lipcert.certify` has written the certificate.
     """
 
@@ -74,8 +74,13 @@ class Issued:
     path: Path | None = None
 
     def model_beside(self, certificate: Path) -> Path:
-        """The ONNX file that the certificate of this path is about: the completed one goes beside
-        the certificate. Raises UsageError where it would replace the file that was given."""
+        """Return the path of the ONNX file that a certificate at this path is about.
+
+        A completed file is written next to the certificate.
+
+        Raises:
+            UsageError: if it would replace the given file.
+        """
         given = Path(self.analysis.model.path)
         if self.completed is None:
             return given
@@ -90,12 +95,14 @@ class Issued:
 def certify(
     model: ImportedModel, settings: Settings, engine: str = "float", observe: Progress | None = None
 ) -> Issued:
-    """A checked certificate of the bounds of a planned run.
+    """Return a checked certificate of the bounds of a planned run.
 
-    Of a file that lacks biases of zeros which are trained it is that of the completed file.
+    If the file lacks trained biases of zeros, the certificate is about the completed file.
 
-    Raises what `analyze` raises, NoVerdictError for what has no certificate, CertificationError
-    where the checker rejects what was derived, which is a fault of LipCert.
+    Raises:
+        UsageError, UnsupportedModelError: as `analyze` does.
+        NoVerdictError: if there can be no certificate.
+        CertificationError: if the checker rejects what was derived, which is a fault of LipCert.
     """
     check_choice("certify: engine", engine, ("float", "exact"))
     require_arguments("certify", model, settings)
@@ -118,8 +125,13 @@ def certify(
 
 
 def _stated_alike(settings: Settings) -> Settings:
-    """The same run in the words of certificates, which know the rate B/N: what is drawn more
-    rarely has no larger ε. Raises NoVerdictError for what is drawn more often."""
+    """Return the same run with the rate B/N, which certificates state.
+
+    A smaller rate has no larger ε.
+
+    Raises:
+        NoVerdictError: for a larger rate.
+    """
     plan = plan_of(settings)
     if plan is None or plan.rate is None:
         return settings
@@ -136,7 +148,7 @@ def _stated_alike(settings: Settings) -> Settings:
 def issued(
     model: ImportedModel, settings: Settings, found: Bounded, engine: str = "float"
 ) -> Issued:
-    """A checked certificate of bounds that were derived; raises what `certify` raises for them."""
+    """Return a checked certificate of derived bounds; raises the same errors as `certify`."""
     analysis = reported(model, settings, found)
     certificate = _Draft(model, settings, found, analysis).finished()
     data = write_certificate(certificate)
@@ -151,7 +163,7 @@ def issued(
 
 
 class _Draft:
-    """A certificate in the making."""
+    """Builds a certificate."""
 
     def __init__(
         self, imported: ImportedModel, settings: Settings, found: Bounded, analysis: Analysis
@@ -177,7 +189,7 @@ class _Draft:
             )
 
     def finished(self) -> Certificate:
-        """The certificate with every claim as it was derived."""
+        """Return the certificate with every claim as it was derived."""
         found, derived = self._found, self._found.derived
         if found.scope.kind != self._settings.scope:
             large = found.scope.constraints[0]
@@ -207,7 +219,7 @@ class _Draft:
         return replace(certificate, assumptions=self._assumptions(certificate))
 
     def _trained(self, imported: ImportedModel) -> Mapping[str, str]:
-        """Tensors of the trained parameters; none where the file does not hold what is trained."""
+        """Return the tensors of trained parameters; none if the file does not hold them."""
         found = self._found
         trained = [name for name, item in found.graph.parameters.items() if item.trainable]
         if any(found.graph.parameters[name].folded for name in trained):
@@ -249,7 +261,7 @@ class _Draft:
         return tuple(claims)
 
     def _groups(self) -> tuple[GroupClaim, ...]:
-        """The groups of the analysis, with nothing claimed of them yet."""
+        """Return the groups of the analysis, without claims."""
         if not self._tensors:
             return ()
         return tuple(
@@ -258,7 +270,7 @@ class _Draft:
         )
 
     def _released(self, bare: Certificate, bounds: tuple[GroupClaim, ...]) -> Certificate:
-        """The certificate with sensitivities, noise for the analysis's multiplier, and ε."""
+        """Return the certificate with sensitivities, noise for the analysis's multiplier, and ε."""
         if not bounds:
             return bare
         settings, multiplier = self._settings, self._analysis.assumptions.noise_multiplier
@@ -291,7 +303,7 @@ class _Draft:
         return replace(bare, groups=groups, network=network, privacy=self._privacy(effective))
 
     def _privacy(self, multiplier: float) -> PrivacyClaim | None:
-        """The ε of the analysis, or the checker's own where that is hardly larger."""
+        """Return the ε of the analysis, or the checker's own if that is hardly larger."""
         account, run = self._analysis.privacy, self._premises.run
         if account is None or run is None or account.epsilon is None:
             return None
@@ -306,8 +318,9 @@ class _Draft:
         return replace(claim, status="declared")
 
     def _frozen(self, certificate: Certificate) -> tuple[str, ...]:
-        """Tensors of the file that training does not change: a bias that the file leaves out, and
-        the program has again, is none of them."""
+        """Return the tensors of the file that training does not change.
+
+        A bias that the file leaves out, and the program has again, is not one of them."""
         frozen = frozen_tensors(self._program, frozenset(certificate.scope.trained))
         return tuple(name for name in frozen if name not in self._found.file.left_out)
 
@@ -322,5 +335,5 @@ class _Draft:
 
 
 def _stated(bound: float) -> float:
-    """A derived ε as it is claimed: with the room that every line has."""
+    """Return a derived ε as it is claimed, with the margin that every line has."""
     return bound * (1.0 + ROOM)

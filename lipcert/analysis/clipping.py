@@ -1,8 +1,8 @@
-"""Clip points: where backpropagation clipping acts, written into the graph.
+"""Clipping: put the clips of backpropagation clipping into the graph.
 
 In the graph that a clipped run evaluates, every trained layer is followed by a clip of its upstream
-cotangent and, unless the settings leave its input as it is, preceded by a clip of that. The ends
-and radii of every layer become a premise that the core states in words.
+cotangent and preceded by a clip of its input, unless the settings leave the input unclipped. The
+ends and radii of every layer become a premise that the core states in words.
 """
 
 from collections import Counter
@@ -22,16 +22,19 @@ from lipcert.settings.values import check_patterns
 
 
 def with_clips(graph: Graph, settings: Settings) -> Graph:
-    """The graph with the clips of the settings.
+    """Return the graph with the clips of the settings.
 
     A layer is a run of nodes that use trained parameters of one layer (a product and the addition
     of its bias, say), with the padding that a convolution reads, and with the normalisation that
     a scale and a shift belong to. Its input is clipped before these, its cotangent after its last
     node.
-    Raises UsageError where a pattern of the settings fits no layer, or no radius is given for the
-    cotangent of one; UnsupportedModelError where a trained convolution reads reflected or repeated
-    borders: the published bound β·C is too small there, by 2 for a border of one entry, by more for
-    wider ones.
+
+    Raises:
+        UsageError: if a pattern of the settings fits no layer, or a layer has no radius for its
+            cotangent.
+        UnsupportedModelError: if a trained convolution reads reflected or repeated borders: the
+            published bound β·C is too small there, by 2 for a border of one entry, by more for
+            wider ones.
     """
     layers = _layers(graph)
     refusals = tuple(_refusal(layer) for layer in layers if _reads_borders(layer))
@@ -76,7 +79,7 @@ class _Layer:
     names: tuple[str, ...]
 
     def input_radius(self, settings: Settings) -> float | None:
-        """The radius to which the layer clips its input; None where it reads numbers of rows."""
+        """Return the radius to which the layer clips its input; None if it reads row numbers."""
         is_table = isinstance(self.nodes[0].op, Embedding)
         return None if is_table else settings.input_radius(self.names)
 
@@ -87,7 +90,7 @@ class _Layer:
 
 
 def _layers(graph: Graph) -> list[_Layer]:
-    """Every trained layer."""
+    """Return every trained layer."""
     readers = Counter([graph.output_name, *(name for node in graph.nodes for name in node.inputs)])
     producers = {node.output: node for node in graph.nodes}
     keys: dict[str, str] = {}
@@ -115,11 +118,11 @@ def _layers(graph: Graph) -> list[_Layer]:
 
 
 def _normalisation(node: Node, untrained: Mapping[str, Node]) -> tuple[Node, ...]:
-    """The nodes of which a node scales or shifts the normalised values, and does nothing else.
+    """Return the normalisation whose output a node scales or shifts, with nodes in between.
 
-    untrained: nodes without trained parameters, by their outputs, where these are read once.
-    Between both may be numbers that are not trained, and entries may be arranged in groups; then
-    also before the normalisation.
+    untrained: nodes without trained parameters, by their outputs, if these are read once. Between
+    the two there may be scales and shifts that are not trained, and entries may be arranged in
+    groups; then also before the normalisation.
     """
     if not _is_affine(node):
         return ()
@@ -147,19 +150,19 @@ def _is_padded(node: Node, before: Node) -> bool:
 
 
 def _layer_key(graph: Graph, node: Node) -> str | None:
-    """The layer of the trained parameters that a node uses; None if it uses none."""
+    """Return the layer of the trained parameters that a node uses; None if it uses none."""
     name = next(_trained(graph, [node]), None)
     return None if name is None else layer_of(name, node.name)
 
 
 def _trained(graph: Graph, nodes: Iterable[Node]) -> Iterator[str]:
-    """The trained parameters that nodes use."""
+    """Return the trained parameters that nodes use."""
     uses = (use for node in nodes for use in node.uses())
     return (use.parameter for use in uses if graph.parameters[use.parameter].trainable)
 
 
 def _check_patterns(graph: Graph, layers: Iterable[_Layer], settings: Settings) -> None:
-    """UsageError for a pattern that fits no layer, trained or not."""
+    """Raise UsageError for a pattern that fits no layer, trained or not."""
     names = {name for layer in layers for name in layer.names}
     names.update(graph.parameters, (layer_of(name, "") for name in graph.parameters))
     for key, table in (
@@ -187,7 +190,7 @@ def _refusal(layer: _Layer) -> Refusal:
 
 
 def _clip(op: InputClip | CotangentClip, name: str, reads: tuple[str, Shape], made: Node) -> Node:
-    """A clip of the value that it reads, by the node of the file that another node is made of."""
+    """Return a clip of the value that it reads, for the file's node that `made` comes from."""
     source, shape = reads
     step = Step(op, (source,), name, shape, made.step.node)
     kind = "input_clip" if isinstance(op, InputClip) else "cotangent_clip"
@@ -197,11 +200,13 @@ def _clip(op: InputClip | CotangentClip, name: str, reads: tuple[str, Shape], ma
 def clipped_layers(
     graph: Graph, settings: Settings, model: Model, program: Program
 ) -> Iterator[ClippedLayer]:
-    """What every layer reads and what it computes, as values of the file, and the radii of its
-    clips, in the order of the layers.
+    """Yield what every layer reads and computes, as values of the file, with its radii, in order.
 
-    What it reads may be an arrangement of the value of the file, whose clip does the same.
-    program: that of the file. NoVerdictError where file and program have no such values.
+    A layer may read an arrangement of the value of the file; a clip of that value does the same.
+    program: that of the file.
+
+    Raises:
+        NoVerdictError: if file and program have no such values.
     """
     named = {*program.inputs, *(name for node in model.nodes for name in node.outputs)}
     known = named & program.shapes.keys()

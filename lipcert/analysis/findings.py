@@ -1,4 +1,4 @@
-"""Findings: what a reader must know besides the numbers of an analysis, such as absent bounds."""
+"""Findings: what a reader must know besides the numbers of an analysis, such as missing bounds."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from lipcert.settings.settings import Settings
 
 _STEEP: Final = 30.0
 _STEEPER: Final = 1e3
-"""slopes that are worth a word, of layers that usually have a small one and of others"""
+"""Slopes worth reporting, for layers that usually have a small one and for others."""
 _POLES: Final = frozenset({"log", "reciprocal", "sqrt"})
 _FLOOR: Final = (
     "choose a floor (or epsilon) that the data justify, below the smallest norm that occurs but not"
@@ -43,7 +43,7 @@ _FREE_WEIGHTS: Final = Diagnostic(
 
 
 def findings(found: Bounded, absence: Absence, settings: Settings) -> Iterator[Diagnostic]:
-    """What a reader must know besides the numbers."""
+    """Yield what a reader must know besides the numbers."""
     yield from unstated(found.graph, settings)
     yield from _softmax_end(found)
     if settings.weights_are_free and settings.scope == "constraint-set":
@@ -55,7 +55,7 @@ def findings(found: Bounded, absence: Absence, settings: Settings) -> Iterator[D
 
 
 def absence_of(found: Bounded) -> Absence:
-    """Why bounds of this network are absent."""
+    """Return why bounds of this network are absent."""
     scope = found.scope
     held = {item.tensor for item in scope.constraints}
     used = [operand.sources for step in found.program.steps for operand in operands(step.op)]
@@ -76,7 +76,7 @@ def absence_of(found: Bounded) -> Absence:
 
 
 def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
-    """What was assumed because it was not stated: the input domain, the loss."""
+    """Yield what was assumed because it was not stated: the input domain, the loss."""
     if settings.input_is_assumed:
         yield Diagnostic(
             "LC104",
@@ -112,7 +112,7 @@ def _softmax_end(found: Bounded) -> Iterator[Diagnostic]:
 
 
 def _absent_bounds(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
-    """One finding per step where a bound is lost first."""
+    """Yield one finding per step where a bound is lost first."""
     for step, why in absence.first_values():
         yield Diagnostic("LC101", Level.WARNING, found.name_of(step), *why)
     of_loss = absence.loss_gradient()
@@ -121,7 +121,7 @@ def _absent_bounds(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
 
 
 def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
-    """One finding per trained parameter without a bound."""
+    """Yield one finding per trained parameter without a bound."""
     for name, bound in found.clipped_grad_norms.items():
         if not found.graph.parameters[name].trainable or math.isfinite(bound):
             continue
@@ -140,7 +140,7 @@ def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
 
 
 def unknown_of(found: Bounded) -> str:
-    """Why it is not known what is trained, and what to do; "" where that is known."""
+    """Return why it is unknown what is trained, and what to do; "" if it is known."""
     trained = [name for group in found.groups for name in group.parameters]
     lost = [name for name in trained if name in found.silent]
     if not lost:
@@ -152,7 +152,7 @@ def unknown_of(found: Bounded) -> str:
 
 
 def _steep_steps(found: Bounded) -> Iterator[Diagnostic]:
-    """Steps that stretch by one over a small epsilon or floor: what a loose bound often is from."""
+    """Yield steps that stretch by one over a small epsilon or floor, as loose bounds often do."""
     for step in found.program.steps:
         steep = _steepness(found, step)
         if steep is None:
@@ -165,9 +165,9 @@ def _steep_steps(found: Bounded) -> Iterator[Diagnostic]:
 
 
 def _steepness(found: Bounded, step: Step) -> tuple[float, str, str] | None:
-    """The least slope worth reporting, a text with a place for the slope, and what to do.
+    """Return the least slope worth reporting, a text with a place for the slope, and what to do.
 
-    None for a step that divides by nothing.
+    The result is None for a step that does not divide.
     """
     match step.op:
         case Normalize():

@@ -1,12 +1,8 @@
-"""Observing: gradients of examples under the mechanism of the settings, beside its bounds.
+"""Observing: measure gradients of examples under the mechanism of the settings.
 
-They are measured at the weights of the file, scaled into the constraints that training enforces;
-findings say what a reader must know of private examples.
-
-Weights within constraints, to measure at: those of the file, scaled.
-
-Input: a graph and the constraint of each parameter. Output: the graph at scaled weights. Norms are
-estimates (a few steps of power iteration): nothing is proved of the result.
+They are measured at the weights of the file, scaled into the constraints that training enforces,
+and reported with the bounds. Findings say what a reader must know of private examples. Norms of
+weights are estimates (a few steps of power iteration): nothing here is proved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,16 +29,19 @@ from lipcert.settings.settings import ConstraintSpec, Settings
 _ROUNDS: Final = 12
 _SMALLEST: Final = float(np.finfo(np.float64).tiny)
 _KNOWN: Final[WeakKeyDictionary[Operand, float]] = WeakKeyDictionary()
-"""norms of linear maps, by the operand of the step, which is an object of its own in every graph
-but those that are made of one another and have the step as it was"""
+"""Norms of linear maps by the operand of the step; graphs made from one another share operands of
+unchanged steps."""
 
 
 def scaled_into(
     graph: Graph, constraints: Mapping[str, ConstraintSpec], *, exactly: bool = False
 ) -> Graph:
-    """The graph with every constrained weight scaled down to its radius if it exceeds that.
+    """Return the graph with every constrained weight scaled down to its radius if it exceeds it.
 
-    exactly: also up to it, as fixed weight norms do. NoVerdictError where operands contradict.
+    exactly: scale up to the radius as well, as fixed weight norms do.
+
+    Raises:
+        NoVerdictError: if operands contradict each other.
     """
     weights = parameters_of(graph)
     scaled: dict[str, FloatArray] = {}
@@ -55,15 +54,16 @@ def scaled_into(
 
 
 def _norm(graph: Graph, name: str, constraint: ConstraintSpec, weight: FloatArray) -> float:
-    """About the norm that a constraint limits: of the numbers, or of what steps make of them."""
+    """Estimate the norm that a constraint limits, of the numbers or of the maps of steps."""
     if constraint.kind == "frobenius":
         return float(np.linalg.norm(weight))
     return max(map(_spectral, graph.uses(name)), default=0.0)
 
 
 def _spectral(use: Use) -> float:
-    """Of the linear map of a step; of a table its longest row; of other operands their largest
-    entry."""
+    """Estimate the spectral norm of a step's linear map.
+
+    For a table it is the longest row, for other operands the largest entry."""
     if use.is_table:
         return float(np.max(np.linalg.norm(use.operand.array, axis=1)))
     if not use.is_linear_map:
@@ -92,29 +92,39 @@ def _of_linear_map(use: Use) -> float:
 
 
 _MOST: Final = 256
-"""random examples: the numbers of as many others differ by some percent"""
+"""Most random examples; the results of as many others differ by a few per cent."""
 _LEAST: Final = 8
 _WORK: Final = 5e8
-"""floating-point operations to spend on as many of them: about half a second"""
+"""Floating-point operations to spend on random examples: about half a second."""
 _WORK_OF_LEAST: Final = 5e9
-"""that are spent on a few examples, for a network that is analysed in seconds itself: about one"""
+"""Operations to spend on a few examples of a network that takes seconds to analyse: about one."""
 _MOST_NUMBERS: Final = 1 << 24
-"""that are held for one example: 128 MiB, and about as much for a step at a time"""
+"""Most numbers held for one example: 128 MiB, and about as much for one step at a time."""
 _LARGEST_WORK: Final = 3e10
-"""floating-point operations to spend where examples were given: about half a minute"""
+"""Floating-point operations to spend on given examples: about half a minute."""
 _FEW: Final = 64
 _CLEARLY: Final = 1.0 + 1e-6
-"""how far outside of the domain an example counts as such, whatever rounding did to it"""
+"""Ratio beyond which an example counts as outside of the domain, despite rounding."""
 
 
 def observed_at(
     found: Bounded, settings: Settings, examples: Examples, plain: Met | None = None
 ) -> Observed | None:
-    """Gradients of these examples; None where one is not finite, or the loss not known here.
+    """Measure gradients of these examples.
 
-    Of more than are soon measured every second, third, … is taken, and `examples` says how many.
-    plain: what `plain_gradients` found of them before. Raises NoVerdictError for labels that the
-    loss does not admit.
+    Of too many, every second, third, … is taken; the result says how many were measured.
+
+    Args:
+        found: the bounds of the network.
+        settings: the settings of the run.
+        examples: inputs and labels.
+        plain: what `plain_gradients` found of them before.
+
+    Returns:
+        The measurements; None if a gradient is not finite, or that of the loss is not known here.
+
+    Raises:
+        NoVerdictError: for labels that the loss does not admit.
     """
     graph, clip = held(found.graph, settings), found.premises.clip
     try:
@@ -138,9 +148,12 @@ def observed_at(
 
 
 def plain_gradients(found: Bounded, examples: Examples) -> Met | None:
-    """Gradients of the network without clips or constraints, which gradient clipping would run.
+    """Return gradients of the network without clips or constraints, as gradient clipping runs it.
 
-    None where there is no example. TypeError where the loss is not known here.
+    The result is None without examples.
+
+    Raises:
+        TypeError: if the gradient of the loss is not known here.
     """
     clips = (RIVAL, found.premises.clip)
     examples = _thinned(_with_rows(examples, found.graph.inputs), found)
@@ -149,14 +162,14 @@ def plain_gradients(found: Bounded, examples: Examples) -> Met | None:
 
 
 def held(graph: Graph, settings: Settings) -> Graph:
-    """The graph at weights within the constraints that training enforces, about."""
+    """Return the graph at weights within the constraints that training enforces, approximately."""
     constraints = constraints_of(graph, settings)
     exactly = settings.enforced.scales_up
     return scaled_into(graph, constraints, exactly=exactly) if constraints else graph
 
 
 def _with_rows(examples: Examples, inputs: Sequence[Part]) -> Examples:
-    """Those whose numbers choose rows that there are: at others the network has no output."""
+    """Drop examples whose row numbers do not exist: the network has no output there."""
     if all(part.ids is None for part in inputs):
         return examples
     flat = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
@@ -169,7 +182,7 @@ def _with_rows(examples: Examples, inputs: Sequence[Part]) -> Examples:
 
 
 def _thinned(examples: Examples, found: Bounded) -> Examples:
-    """As many examples as the work allows, evenly from first to last, but never few."""
+    """Take as many examples as the work allows, evenly from first to last, but never few."""
     most = max(int(_LARGEST_WORK / work(found.program)), _FEW)
     every = -(-len(examples) // most)
     return (
@@ -178,9 +191,9 @@ def _thinned(examples: Examples, found: Bounded) -> Examples:
 
 
 def observed_at_random(found: Bounded, settings: Settings, seed: int = 0) -> Observed | None:
-    """Gradients of random admissible examples; None where `left_out` says why there are none.
+    """Measure gradients of random admissible examples; None where `left_out` says why not.
 
-    What is seen depends on nothing but the network and the seed.
+    The result depends only on the network and the seed.
     """
     if left_out(found) or not found.groups:
         return None
@@ -196,8 +209,9 @@ def observed_at_random(found: Bounded, settings: Settings, seed: int = 0) -> Obs
 
 
 def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
-    """Why no random examples are measured: a few take seconds, or one takes more memory than the
-    rest of an analysis."""
+    """Return why no random examples are measured, if they are not.
+
+    A few may take seconds, or one may take more memory than the rest of an analysis."""
     if not found.groups:
         return ()
     operations, numbers = _LEAST * work(found.program), numbers_held(found.program)
@@ -222,7 +236,7 @@ def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
 def findings_on_examples(
     examples: Examples, observed: Observed | None, settings: Settings
 ) -> tuple[Diagnostic, ...]:
-    """What a reader must know of gradients that were measured at given examples."""
+    """Return what a reader must know of gradients that were measured at given examples."""
     found = []
     if examples.is_private:
         message = (
@@ -248,7 +262,7 @@ def findings_on_examples(
 
 @np.errstate(all="ignore")
 def _outside(examples: Examples, settings: Settings) -> int:
-    """How many examples lie outside the declared domain, by more than rounding explains."""
+    """Return how many examples lie outside the declared domain, by more than rounding explains."""
     x = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
     bad = np.zeros(len(x), bool)
     for domain in settings.domains:

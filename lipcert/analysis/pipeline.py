@@ -1,4 +1,4 @@
-"""analyze: from an `ImportedModel` and `Settings` to an `Analysis`.
+"""Pipeline: `analyze` turns an `ImportedModel` and `Settings` into an `Analysis`.
 
 The data flow: bounds of the network → noise → records. Every number in the result is a certified
 upper bound, or None with a diagnostic.
@@ -69,17 +69,26 @@ def analyze(
     examples: Examples | None = None,
     gates: Gates = NO_GATES,
 ) -> Analysis:
-    """Certified bounds, sensitivities and noise of a planned private training run, and their use.
+    """Return certified bounds, sensitivities and noise of a planned private training run.
 
-    examples: at which gradients are measured, to be held beside the bounds; what is learned from
-    private ones costs privacy that no ε of the run covers. None: random admissible ones, where
-    that is soon done. gates: limits, each of which has its result. Takes else what `bounded` takes,
-    and raises what it raises; NoVerdictError for examples that do not fit. While it runs, linear
-    algebra runs in one thread, in the whole process (see `threads`).
+    While it runs, linear algebra uses one thread, in the whole process (see `threads`).
+
+    Args:
+        model: the imported network.
+        settings: the settings of the run.
+        observe: is called with progress.
+        examples: examples at which gradients are measured, to compare with the bounds. What is
+            learned from private ones costs privacy that no ε of the run covers. None: random
+            admissible ones, if that is quick.
+        gates: limits, each of which gets a result.
+
+    Raises:
+        NoVerdictError: for examples that do not fit.
+        UsageError, UnsupportedModelError: as `bounded` does.
     """
     require_arguments("analyze", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
-    check_complete(settings)  # at once, not after the work
+    check_complete(settings)  # now, not after the work
     found = bounded(model, settings, observe)
     if examples is None:
         observed = observed_at_random(found, settings)
@@ -92,7 +101,7 @@ def analyze(
 
 
 def require_arguments(what: str, model: object, settings: object) -> None:
-    """UsageError for a path in place of a model, or for settings that are none."""
+    """Raise UsageError for a path instead of a model, or for anything but settings."""
     if not isinstance(model, ImportedModel):
         raise UsageError(
             f"{what}: {model!r} is not an imported model; give lipcert.load_model('model.onnx')"
@@ -110,7 +119,7 @@ def reported(
     observed: Observed | None = None,
     about_data: tuple[Diagnostic, ...] = (),
 ) -> Analysis:
-    """The bounds of a network, what they cost in noise and privacy, and the witnesses.
+    """Return the analysis for given bounds: their cost in noise and privacy, and witnesses.
 
     observed: gradients of examples; about_data: what a reader must know of these.
     """
@@ -148,10 +157,10 @@ def reported(
 
 
 def _witness(found: Bounded, settings: Settings) -> Witness:
-    """What admissible examples reach: at the weights of the file, or at some within constraints."""
+    """Return what admissible examples reach, at the file's weights or at some in constraints."""
     if settings.tier == "quick" or not settings.enforced.fills_scope:
         return NO_WITNESS
-    if found.scope.kind != settings.scope:  # training would shorten the weights of the file first
+    if found.scope.kind != settings.scope:  # training would scale down the weights first
         return NO_WITNESS
     program, trained = found.program, _trained(found)
     if settings.scope == "constraint-set":
@@ -163,7 +172,7 @@ def _witness(found: Bounded, settings: Settings) -> Witness:
 
 
 def aligned(found: Bounded) -> Program | None:
-    """The program at weights within their constraints that are bad for the bounds, if any."""
+    """Return the program at weights in their constraints that stretch the most, if any."""
     program, radii = found.program, {item.tensor: item.radius for item in found.scope.constraints}
     return aligned_program(program, radii, found.derived.facts, _trained(found))
 
@@ -176,7 +185,7 @@ def _trained(found: Bounded) -> Mapping[str, Tensor | None]:
 def _assumptions(
     model: ImportedModel, settings: Settings, found: Bounded, *, multiplier: float
 ) -> Assumptions:
-    """Everything the bounds are conditional on."""
+    """Return everything that the bounds are conditional on."""
     graph, loss = found.graph, found.loss
     at_input = found.derived.facts[found.program.input].norm
     constraints = constraints_of(graph, settings) if settings.scope == "constraint-set" else {}
@@ -206,8 +215,9 @@ def _assumptions(
 
 
 def _node_reports(found: Bounded, absence: Absence) -> tuple[NodeReport, ...]:
-    """Bounds at every step, under the names of the nodes of the file: `norm#1`, `norm#2`, …
-    where one of them is several steps."""
+    """Return bounds at every step, under the names of the nodes of the file.
+
+    If a node is several steps, they are `norm#1`, `norm#2`, …"""
     steps = found.program.steps
     totals, counts = Counter(map(found.name_of, steps)), Counter[str]()
     reports = []
@@ -247,9 +257,9 @@ def _node_report(step: Step, name: str, found: Bounded, absence: Absence) -> Nod
 
 
 def kind_of(op: Op, size: int) -> str:
-    """What a step is called whose first input has `size` entries, in words of frameworks.
+    """Return the name of a step whose first input has `size` entries, as frameworks call it.
 
-    A function of every entry has its own name; entries that are moved, that of how they move.
+    A function of every entry has its own name; a move is named after what it does to entries.
     """
     match op:
         case Move(sources):
@@ -260,7 +270,7 @@ def kind_of(op: Op, size: int) -> str:
 
 
 def _kind_of_move(sources: IndexArray, size: int) -> str:
-    """Whether entries keep their order, change places, are dropped, repeated or set to 0."""
+    """Name a move: entries keep their order, change places, are dropped, repeated or set to 0."""
     if sources.min(initial=0) < 0:
         return "Pad"
     ordered = bool((np.diff(sources) > 0).all())
@@ -273,7 +283,7 @@ def _kind_of_move(sources: IndexArray, size: int) -> str:
 def _parameter_reports(
     found: Bounded, released: Release, settings: Settings
 ) -> tuple[ParameterReport, ...]:
-    """One record per parameter, in the order of first use."""
+    """Return one record per parameter, in the order of first use."""
     graph, grad_norms = found.graph, found.clipped_grad_norms
     group_of = {name: group for group in released.groups for name in group.parameters}
     reports = []
@@ -296,7 +306,7 @@ def _parameter_reports(
 
 
 def _group_report(group: Group) -> GroupReport:
-    """The report of parameters that are noised together."""
+    """Return the report of parameters that are noised together."""
     return GroupReport(
         name=group.name,
         parameters=group.parameters,
@@ -309,7 +319,7 @@ def _group_report(group: Group) -> GroupReport:
 
 
 def _network_report(found: Bounded, released: Release, witness: Witness) -> NetworkReport:
-    """Bounds of the whole network, and what was found to reach them."""
+    """Return the bounds of the whole network, and what was found to reach them."""
     derived, output = found.derived, found.program.output
     return NetworkReport(
         lipschitz=finite(derived.lipschitz),

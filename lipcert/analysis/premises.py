@@ -1,9 +1,9 @@
 """Premises: the assumptions of a planned run, as the core states and uses them.
 
-The settings of a run and what stands for it in the network make `Premises`, the loss, the
-constraint of each trained parameter, and the `ScopeClaim` of the weights that the bounds are about.
-A loss that does not fit the output is a UsageError that says which one would; where no loss was
-given, this module says what makes the assumed one doubtful.
+From settings and network this module makes the `Premises`, the loss, the constraint of each trained
+parameter, and the `ScopeClaim` of the weights that the bounds hold for. A loss that does not fit
+the output is a UsageError that says which one would. If no loss was given, this module says what
+makes the assumed one doubtful.
 """
 
 import math
@@ -43,7 +43,7 @@ _TINY: Final = 2.0**-900
 
 
 def mechanism_of(settings: Settings) -> Mechanism:
-    """The mechanism that the settings name, with what it enforces."""
+    """Return the mechanism that the settings name, with what it enforces."""
     found = settings.enforced
     given = {name: getattr(settings, name) for name in names_of(found)}
     return found(**{name: value for name, value in given.items() if value is not None})
@@ -57,7 +57,7 @@ def premises_of(
     plan: TrainingPlan | None = None,
     eval_layers: tuple[EvalLayer, ...] = (),
 ) -> Premises:
-    """Every assumption that is a number or a name. mechanism: with the layers that clip."""
+    """Return every assumption that is a number or a name. mechanism: with the layers that clip."""
     return Premises(
         input_norm=settings.input_norm,
         input_box=settings.effective_input_box,
@@ -76,7 +76,7 @@ def premises_of(
 
 
 def delta_of(delta: float) -> Fraction:
-    """δ as the decimal number that was meant: 1/100000 for 1e-5."""
+    """Return δ as the decimal number that was meant: 1/100000 for 1e-5."""
     return Fraction(repr(delta))
 
 
@@ -92,7 +92,7 @@ def _run(plan: TrainingPlan) -> Run:
 
 
 def check_domain(shape: Shape, settings: Settings) -> None:
-    """UsageError where no input of the box is as short as the declared norm."""
+    """Raise UsageError if no input in the box is as short as the declared norm."""
     box, least = settings.effective_input_box, 0.0
     for part in settings.input_parts:
         least = math.hypot(least, _least(part.shape, part.norm, part.box, f" {part.name!r}"))
@@ -108,7 +108,7 @@ def check_domain(shape: Shape, settings: Settings) -> None:
 def _least(
     shape: Shape, radius: float | None, box: tuple[float, float] | None, name: str = ""
 ) -> float:
-    """The least norm that the box leaves an input."""
+    """Return the least norm of an input in the box."""
     if box is None:
         return 0.0
     low, high = box
@@ -123,11 +123,11 @@ def _least(
 
 
 def norm_down(array: FloatArray) -> float:
-    """A float64 ≤ √Σ x² of finite numbers; 0 where all are tiny.
+    """Return a float64 ≤ √Σ x² of finite numbers; 0 if all are tiny.
 
     Proof: of n numbers, scaled so that the largest is at least 1/2, `norm_up` computes Σ x² with a
     relative error of γ_n at most, and adds less than (n + 4)·2^-52 of it; the root halves both, and
-    is rounded up twice, in proportion where it is a normal number. So `norm_up` exceeds the norm by
+    is rounded up twice, in proportion if it is a normal number. So `norm_up` exceeds the norm by
     less than (n + 8)·2^-52 of it.
     """
     if largest_magnitude(array) < _TINY:
@@ -140,7 +140,7 @@ def scope_claim(
     tensors: Mapping[str, tuple[str, ...]],
     constraints: Mapping[str, ConstraintSpec],
 ) -> ScopeClaim:
-    """The trained tensors and what holds them. tensors: of the trained parameters."""
+    """Return the trained tensors and their constraints. tensors: of the trained parameters."""
     held = {
         tensor: constraints[name]
         for name, names in tensors.items()
@@ -157,10 +157,10 @@ def scope_claim(
 
 
 def scaled_down(scope: ScopeClaim, model: Model, program: Program) -> ScopeClaim:
-    """The scope of weight clipping at the weights of the file.
+    """Return the scope of weight clipping at the weights of the file.
 
-    Weights within their radius stay as they are; of the others all that is used is that their norm
-    is then the radius.
+    Weights within their radius stay unchanged. Of the others, only one fact is used: their norm is
+    then the radius.
     """
     exceeding = [item for item in scope.constraints if not _is_within(item, model, program)]
     if not exceeding:
@@ -184,7 +184,7 @@ def _is_within(constraint: Constraint, model: Model, program: Program) -> bool:
 
 
 def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintSpec]:
-    """The constraint of each trained parameter that has one.
+    """Return the constraint of each trained parameter that has one.
 
     A parameter's own entry wins; otherwise biases obey `bias_norm` (a Euclidean norm) and all
     others `constraint`. A tensor that is a bias at one node and a weight at another obeys the
@@ -213,11 +213,11 @@ _SINGLE: Final = CrossEntropy()
 
 
 def assumed_loss(graph: Graph, *, per_token: bool = False) -> str:
-    """The loss that is assumed where none is given.
+    """Return the loss that is assumed if none is given.
 
-    A vector of at least two class scores, or whatever is stated to hold one for each token: nll
-    behind LogSoftmax, of which nll is the cross-entropy of the logits, otherwise cross-entropy.
-    Anything else: binary cross-entropy of every entry.
+    For a vector of at least two class scores, or for an output that is stated to hold one per
+    token, it is cross-entropy, or nll after LogSoftmax, which is the cross-entropy of the logits.
+    For anything else it is binary cross-entropy of every entry.
     """
     if not per_token and _class_count(graph.output_shape) < 2:
         return "bce"
@@ -226,7 +226,7 @@ def assumed_loss(graph: Graph, *, per_token: bool = False) -> str:
 
 
 def doubt_of_loss(graph: Graph, *, per_token: bool = False) -> tuple[str, str]:
-    """What makes the assumed loss doubtful, and which losses would fit; "" where nothing does."""
+    """Return what makes the assumed loss doubtful, and which losses would fit; "" if nothing."""
     last, shape = _last_node(graph), graph.output_shape
     kind = "" if last is None else last.kind
     long = sum(size != 1 for size in shape)
@@ -252,7 +252,7 @@ def doubt_of_loss(graph: Graph, *, per_token: bool = False) -> tuple[str, str]:
 
 
 def planned_loss(settings: Settings, graph: Graph) -> Loss:
-    """The loss that the settings name, or the one that is assumed for this network."""
+    """Return the loss that the settings name, or the one that is assumed for this network."""
     heads = settings.heads
     named = tuple(head.output for head in heads) if len(heads) > 1 else ()
     if named != tuple(head.output for head in graph.heads):
@@ -280,7 +280,7 @@ def planned_loss(settings: Settings, graph: Graph) -> Loss:
 
 
 def _joint_loss(settings: Settings, graph: Graph) -> Joint:
-    """The sum of the losses of several outputs; parameters of all are of those that have them."""
+    """Return the sum of the losses of several outputs; shared parameters go where they fit."""
     shared = {name: x for name, x in loss_parameters(settings).items() if x is not None}
     unused, parts = set(shared), []
     for choice, head in zip(settings.heads, graph.heads, strict=True):
@@ -308,7 +308,7 @@ def _joint_loss(settings: Settings, graph: Graph) -> Joint:
 
 
 def _check_fits(loss: Loss, shape: Shape, name: str = "") -> None:
-    """Raise UsageError where a loss over classes is given an output without class scores."""
+    """Raise UsageError if a loss over classes is given an output without class scores."""
     if not isinstance(loss, ClassLoss) or _class_count(shape, loss) > 1:
         return
     if loss.per_token is not None:
@@ -329,9 +329,9 @@ def _check_fits(loss: Loss, shape: Shape, name: str = "") -> None:
 def _check_axis(
     loss: Loss, given: Mapping[str, object], graph: Graph, output: str, shape: Shape
 ) -> None:
-    """UsageError where a loss per token does not say where the classes are, nor the network does.
+    """Raise UsageError if neither a loss per token nor the network says where the classes are.
 
-    It does where they are computed along the last axis, and nothing but their values changes then.
+    The network does if they are computed along the last axis, and only their values change after.
     """
     is_open = isinstance(loss, ClassLoss) and loss.per_token and given.get("class_axis") is None
     if not is_open or sum(size != 1 for size in shape) < 2:
@@ -358,7 +358,7 @@ def _class_count(output_shape: Shape, loss: Loss = _SINGLE) -> int:
 
 
 def _last_node(graph: Graph) -> Node | None:
-    """The node that computes the output, before whatever only rearranges it."""
+    """Return the node that computes the output, before any that only rearranges it."""
     makers = {node.output: node for node in graph.nodes}
     node = makers.get(graph.output_name)
     while node is not None and node.kind == _RESHAPING:

@@ -1,7 +1,7 @@
-"""Reasons: why one bound is as large as it is, as the lines from which it follows.
+"""Reasons: why a bound is as large as it is, by the lines from which it follows.
 
-Input: the bounds of a network, and the name of one. Output: a graph of `Reason`, from the bound
-down to the input and the loss; and the factors on the way, the largest first.
+`reasons` takes the bounds of a network and a name. It returns a graph of `Reason`, from the bound
+down to the input and the loss; `largest_factors` finds the largest factors on the way.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from lipcert.settings.values import nearest
 from lipcert.text.numbers import finite
 
 NETWORK: Final = ("G", "L")
-"""bounds of the whole network: of the gradient of one example, and its Lipschitz constant"""
+"""Bounds of the whole network: of the gradient of one example, and its Lipschitz constant."""
 
 _GROUP: Final = "group"
-"""in place of a rule: of what several bounds give together"""
+"""Instead of a rule, if several bounds are combined."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +53,8 @@ class Reason:
     """A bound, and those from which it follows.
 
     what: "gradient", "cotangent", "Lipschitz constant", "norm" or "distance"; subject: of what.
-    rule: of its line, as `lipcert explain RULE` knows it. text: how it follows, with the numbers.
-    remedy: what would make it smaller, if there is something to say.
+    rule: of its line, for `lipcert explain RULE`. text: how it follows, with the numbers. remedy:
+    what would make it smaller, if anything is known.
     """
 
     what: str
@@ -67,14 +67,15 @@ class Reason:
 
     @property
     def factor(self) -> float:
-        """The bound over the largest of the same kind that it follows from; nan where there is
-        none, and for what only adds several bounds."""
+        """The bound over the largest of the same kind from which it follows.
+
+        It is nan if there is none, and for a combination of several bounds."""
         same = [item.bound for item in self.because if item.what == self.what]
         known = same and self.rule != _GROUP and 0.0 < max(same) < math.inf > self.bound
         return self.bound / max(same) if known else math.nan
 
     def all(self) -> Iterator[Reason]:
-        """Each reason once, those that it follows from behind it, the largest bounds first."""
+        """Yield each reason once, then those that it follows from, the largest bounds first."""
         seen: set[int] = set()
         waiting = [self]
         while waiting:
@@ -86,20 +87,20 @@ class Reason:
 
 
 def largest_factors(reason: Reason, most: int = 5) -> tuple[Reason, ...]:
-    """The reasons with the largest factors above 1."""
+    """Return the reasons with the largest factors above 1."""
     found = [item for item in reason.all() if item.factor > 1.0]
     return tuple(sorted(found, key=lambda item: -item.factor)[:most])
 
 
 def reasons(found: Bounded, name: str) -> tuple[Reason, ...]:
-    """Why the bounds of this name are as large as they are.
+    """Return why the bounds of this name are as large as they are.
 
     Args:
         found: all bounds of a network.
         name: "G", "L", a parameter, or a value (whose norm and whose cotangent are bounded).
 
     Raises:
-        UsageError: nothing of this name is bounded; with the nearest names.
+        UsageError: if nothing of this name is bounded; the message lists the nearest names.
     """
     tree = _Tree(found)
     tensors = found.tensors
@@ -117,7 +118,7 @@ def reasons(found: Bounded, name: str) -> tuple[Reason, ...]:
 
 @dataclass(slots=True, eq=False)
 class _Tree:
-    """Reasons of all lines, each made once."""
+    """Makes the reasons of all lines, each once."""
 
     found: Bounded
     norms: dict[str, Reason] = field(default_factory=dict)
@@ -128,13 +129,13 @@ class _Tree:
         return self.found.derived.lines
 
     def lipschitz(self) -> Reason:
-        """Of the output in the input."""
+        """Explain the Lipschitz constant of the network."""
         below = self.cotangent(OUTPUT, self.found.program.input)
         text = "what a unit vector at the output becomes at the input"
         return Reason("Lipschitz constant", "network", below.bound, below.rule, text, (below,))
 
     def network(self) -> Reason:
-        """Of the gradient of one example, before any clip."""
+        """Explain the gradient of one example, before any clip."""
         names = [name for name, item in self.found.graph.parameters.items() if item.trainable]
         parts = tuple(map(self.parameter, names))
         bound = math.hypot(*(part.bound for part in parts)) if parts else 0.0
@@ -142,7 +143,7 @@ class _Tree:
         return Reason("gradient", "G", bound, _GROUP, text, parts)
 
     def parameter(self, name: str) -> Reason:
-        """Of one parameter, over all tensors that hold it."""
+        """Explain the gradient of one parameter, over all tensors that hold it."""
         parts = tuple(map(self.gradient, self.found.tensors.get(name, ())))
         if len(parts) == 1:
             (only,) = parts
@@ -151,12 +152,12 @@ class _Tree:
         return Reason("gradient", name, bound, _GROUP, "the sum over its tensors", parts)
 
     def value(self, name: str) -> Iterator[Reason]:
-        """Its norm, and its cotangent."""
+        """Explain a value's norm, then its cotangent."""
         yield self.norm(name)
         yield self.cotangent(LOSS, name)
 
     def gradient(self, tensor: str) -> Reason:
-        """Through every use of a tensor."""
+        """Explain the gradient of a tensor, through each of its uses."""
         line = next(
             (x for x in self._lines if isinstance(x, TensorGradient) and x.tensor == tensor), None
         )
@@ -182,7 +183,7 @@ class _Tree:
         return Reason("gradient", tensor, bound, "grad/tensor", " + ".join(texts), tuple(because))
 
     def _kernel(self, step: Step) -> Reason | None:
-        """Through a convolution, where a line says more than norms do."""
+        """Explain the gradient of a kernel, if a line says more than norms do."""
         for line in self._lines:
             if isinstance(line, KernelGradient) and line.value == step.output:
                 below = self.norm(step.inputs[0])
@@ -193,7 +194,7 @@ class _Tree:
         return None
 
     def norm(self, value: str) -> Reason:
-        """By the line that says the least."""
+        """Explain a norm by the line with the smallest bound."""
         if value not in self.norms:
             lines = [x for x in self._lines if isinstance(x, FactLine) and x.value == value]
             line = min(lines, key=lambda line: line.stated)
@@ -204,7 +205,7 @@ class _Tree:
         return self.norms[value]
 
     def _of_fact(self, line: FactLine) -> tuple[str, tuple[Reason, ...], str]:
-        """How it follows, from what, and what would make it smaller."""
+        """Return how a fact follows, from what, and what would make it smaller."""
         match line:
             case InputFact():
                 return "as assumed", (), "examples of a smaller norm: --input-norm, --input-box"
@@ -242,7 +243,7 @@ class _Tree:
         return f"{_grown(line.stated, below)}, by the rows of single heads", below, _LINEAR
 
     def _ball(self, number: int, value: str) -> Reason:
-        """How far a value of any example is from that of the one in the middle."""
+        """Explain how far a value of any example is from that of the example in the middle."""
         for line in self._lines:
             if isinstance(line, MovedBall) and line.ball == number:
                 form = self._form(line.form)
@@ -264,7 +265,7 @@ class _Tree:
         return line
 
     def cotangent(self, of: Seed, value: str) -> Reason:
-        """Of the loss, or of a unit vector at the output."""
+        """Explain the cotangent of the loss, or of a unit vector at the output."""
         key = of, value
         if key not in self.pulled:
             self.pulled[key] = self._cotangent(of, value)
@@ -310,7 +311,7 @@ class _Tree:
         return Reason(what, value, line.stated, line.rule, text, received, remedy)
 
     def _stacked(self, of: Seed, value: str, bound: float, share: StackPull) -> Reason:
-        """Through matrices that read one value, and through its other readers."""
+        """Explain a cotangent through matrices that read one value, and its other readers."""
         what = "cotangent" if of == LOSS else "Lipschitz constant"
         readers = [x for x in self.found.program.steps if value in x.inputs]
         above = tuple(self.cotangent(of, step.output) for step in readers)
@@ -319,7 +320,7 @@ class _Tree:
 
 
 def _grown(bound: float, below: tuple[Reason, ...]) -> str:
-    """How a bound compares with what it follows from."""
+    """Say how a bound compares with what it follows from."""
     if len(below) == 1 and 0.0 < below[0].bound < math.inf and bound < math.inf:
         (only,) = below
         return f"{_number(bound / only.bound)} × |{only.subject}| {_number(only.bound)}"
@@ -331,7 +332,7 @@ _LINEAR: Final = "a smaller norm of its weight: --constraint spectral:R, weight 
 
 
 def _remedy(op: object) -> str:
-    """What makes a step stretch less."""
+    """Return what makes a step stretch less."""
     if isinstance(op, Dense | Conv):
         return _LINEAR
     if isinstance(op, Embedding):
@@ -346,7 +347,7 @@ def _number(bound: float) -> str:
 
 
 def bound_report(found: Bounded, model: str, sha256: str, name: str) -> BoundReport:
-    """The reasons of `reasons` as records; raises what it raises."""
+    """Return the result of `reasons` as records; raises the same errors."""
     roots = reasons(found, name)
     ordered = {id(root): root for root in roots}
     for root in roots:

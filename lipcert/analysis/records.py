@@ -1,8 +1,7 @@
-"""Analysis: the answer to `lipcert analyze`, as plain records that every report format prints.
+"""Records: the answer to `lipcert analyze`, as plain records that every report format prints.
 
 Numbers are certified upper bounds; None stands for "no bound" and always has a diagnostic.
-
-Stated bounds: what the lines of a certificate say of values, for those who read it.
+`stated_values` collects what the lines of a certificate state about values.
 """
 
 from collections.abc import Mapping
@@ -22,13 +21,13 @@ from lipcert.privacy.account import Account
 from lipcert.settings.gates import GateResult
 
 VerdictName = Literal["useful", "costly", "not usable", "unknown", "nothing trained"]
-"""what bounds are good for: a class of their relative cost"""
+"""How usable bounds are: a class of their relative cost."""
 _ATTAINED: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """Which file was analysed. `parameters` counts trained numbers."""
+    """The file that was analysed; `parameters` counts trained numbers."""
 
     path: str
     sha256: str
@@ -41,19 +40,19 @@ class ModelReport:
 class Assumptions:
     """Everything the bounds are conditional on, as stated or defaulted.
 
-    input_norm: 2-norm radius of one example (derived from the box where only that was given; None:
+    input_norm: 2-norm radius of one example (derived from the box if only that was given; None:
         any example is admitted).
-    mechanism: its kind ("none": the network bounds its gradients itself) and radii, "layers" those
-        of single layers.
+    mechanism: its kind ("none": the network bounds its gradients itself) and radii; "layers" has
+        those of single layers.
     batch: how batch independence is known ("proved" or "per-example").
     eval_layers: layers of the file that training has to keep in eval mode.
-    input_ids: how many rows the tables have of which whole numbers at the input choose some; 0: the
+    input_ids: how many rows the tables have from which whole numbers at the input choose; 0: the
         input holds real numbers.
-    input_parts: of several inputs, in the order of the file, what is assumed of each; `input_box`
-        then is None, and `input_norm` that of all of them together.
+    input_parts: what is assumed of each of several inputs, in the order of the file; `input_box`
+        is then None, and `input_norm` that of all of them together.
     notes: further assumptions in words, one sentence each.
-    frozen: parameters that keep their values, as the file says. fixed: other tensors that are
-        not trained, and why each is taken for one.
+    frozen: parameters that the file marks as not trained. fixed: other tensors that are not
+        trained, and why each is taken for one.
     """
 
     input_norm: float | None
@@ -79,7 +78,7 @@ class Assumptions:
 
     @property
     def is_stepwise(self) -> bool:
-        """Whether the mechanism takes bounds at the weights that a step starts from."""
+        """Whether the mechanism uses bounds at the weights that a step starts from."""
         found = MECHANISMS.get(str(self.mechanism.get("kind")))
         return found is not None and found.weights == "stepwise"
 
@@ -88,9 +87,9 @@ class Assumptions:
 class NodeReport:
     """Bounds at one step of the network. Norms are 2-norms of one example's tensors.
 
-    name: of the node of the file, with a number where that is several steps. op: what the step
-    does. input_lipschitz: one bound per input. cotangent_norm: bound of ‖∂loss/∂output‖.
-    reason: why a bound is absent, "" if none is.
+    name: of the node of the file, with a number if that is several steps. op: what the step does.
+    input_lipschitz: one bound per input. cotangent_norm: bound of ‖∂loss/∂output‖. reason: why a
+    bound is absent, "" if none is.
     """
 
     name: str
@@ -149,8 +148,8 @@ class NetworkReport:
     """Bounds of the whole network.
 
     lipschitz: of output with respect to input. grad_norm: √Σ G² over trained parameters.
-    *_witness: what an admissible example (and, within constraints, admissible weights) was found
-    to reach: a lower bound of what the bound is an upper bound of; None where nothing was found.
+    *_witness: the value at an admissible example (and, with constraints, at admissible weights):
+    a lower bound of the quantity that the bound limits from above; None if nothing was found.
     """
 
     lipschitz: float | None
@@ -173,13 +172,13 @@ class NetworkReport:
 
     @property
     def attained(self) -> bool | None:
-        """Whether grad_norm is reached, to 1e-6; None where nothing was found."""
+        """Whether grad_norm is attained, to 1e-6; None if nothing was found."""
         found = self.grad_norm_looseness
         return None if found is None else is_attained(found)
 
 
 def is_attained(looseness: float) -> bool:
-    """Whether a bound that is at most this many times the truth is the truth, to 1e-6."""
+    """Whether a bound that is at most this many times the truth equals it, to 1e-6."""
     return looseness <= 1.0 + _ATTAINED
 
 
@@ -198,15 +197,16 @@ class GroupUsefulness:
 
 @dataclass(frozen=True, slots=True)
 class Usefulness:
-    """The noise of one release against what clipping gradients at C = 1 needs at the same σ, and
-    against the mean gradient where gradients were measured. Only `noise` and `clipping_noise` are
-    certified.
+    """The noise of one release, compared with gradient clipping at C = 1 and with the gradients.
+
+    The comparison is at equal σ, and with the mean gradient if gradients were measured. Only
+    `noise` and `clipping_noise` are certified.
 
     noise: √(Σ d·s²) over the groups; clipping_noise: σ·Δ(1)·√d, under the same neighbours and
     reduction. *_to_signal: over the norm of the mean gradient that each of both releases (as a sum,
-    where that is released); *_of_run: over √T, since noise averages over the T steps of a run.
-    relative_cost: quotient of both `_to_signal`, or of both noises where no signal is known.
-    slack: the bound G over the largest gradient norm that was met.
+    if that is released); *_of_run: over √T, since noise averages over the T steps of a run.
+    relative_cost: quotient of both `_to_signal`, or of both noises if no signal is known.
+    slack: the bound G over the largest gradient norm that was measured.
     """
 
     verdict: VerdictName
@@ -231,10 +231,9 @@ class Usefulness:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The complete result. privacy: what the described run costs; None where none is described.
+    """The complete result. privacy: the cost of the described run; None if none is described.
 
-    usefulness: None in what older versions wrote. gates: the limits that a user set, and what they
-    limit.
+    usefulness: None in records of older versions. gates: the limits that a user set, with results.
     """
 
     model: ModelReport
@@ -252,9 +251,9 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class ReasonReport:
-    """A `lipcert.analysis.reasons.Reason` that names others by number.
+    """A `lipcert.analysis.reasons.Reason` that refers to others by index.
 
-    bound, factor: None where there is none.
+    bound, factor: None if there is none.
     """
 
     what: str
@@ -271,8 +270,8 @@ class ReasonReport:
 class BoundReport:
     """Why the bounds of one name are as large as they are.
 
-    model: path of the file; sha256: of its bytes. reasons: all, the first `roots` of which are of
-    the bounds of that name. factors: numbers of those with the largest factors, of the first root.
+    model: path of the file; sha256: of its bytes. reasons: all of them; the first `roots` explain
+    the bounds of that name. factors: indices of those with the largest factors, for the first root.
     """
 
     model: str
@@ -287,7 +286,7 @@ Bounds = dict[str, float]
 
 
 def stated_values(certificate: Certificate) -> tuple[Bounds, Bounds]:
-    """By value: the least norm that a line states, and the norm of the cotangent of the loss."""
+    """Return by value the least norm that a line states, and the norm of the loss's cotangent."""
     norms: Bounds = {}
     cotangents: Bounds = {}
     for line in certificate.lines:

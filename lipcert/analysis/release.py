@@ -1,9 +1,9 @@
-"""What each step of a planned run releases: which parameters together, how noisy, at what cost.
+"""Release: what each step of a planned run releases, how noisy it is, and what it costs.
 
 Every trained parameter is in exactly one group, whose bound is the joint one √Σ G² of its members,
 since the gradient with respect to several tensors is their concatenation. Groups get their bounds
 from the network or from a clip, then their sensitivities, then noise for the multiplier σ of the
-plan, which costs what its `Account` says.
+plan; its cost is in the `Account`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DEFAULT_MULTIPLIER: Final = 1.0
 def group_parameters(
     graph: Graph, grad_norms: Mapping[str, float], per_layer: bool
 ) -> tuple[Group, ...]:
-    """Trained parameters, one group each or one group per layer.
+    """Return trained parameters, one group each or one group per layer.
 
     A layer is what a state_dict calls one: "conv1.weight" and "conv1.bias" share the prefix
     "conv1". Parameters without such a prefix are grouped by the node that uses them first; those
@@ -59,7 +59,7 @@ def group_parameters(
 
 
 def first_uses(graph: Graph) -> dict[str, str]:
-    """For each parameter, the node that uses it first; parameters no node uses stand last."""
+    """Map each parameter to the node that uses it first; unused ones come last."""
     uses: dict[str, str] = {}
     for use in graph.uses():
         uses.setdefault(use.parameter, use.node.name)
@@ -69,9 +69,9 @@ def first_uses(graph: Graph) -> dict[str, str]:
 
 
 def _modules(graph: Graph) -> dict[str, str]:
-    """Node → what a state_dict calls its module, or the node itself where nothing tells.
+    """Map each node to its module's name in a state_dict, or to itself if that is unknown.
 
-    A node of a layer reads parameters of one prefix, or has the path of its module for a name.
+    A node of a layer reads parameters of one prefix, or is named after the path of its module.
     """
     prefixes: dict[str, set[str]] = {}
     for use in graph.uses():
@@ -86,7 +86,7 @@ def _modules(graph: Graph) -> dict[str, str]:
 
 
 def layer_of(parameter: str, node: str) -> str:
-    """The layer of a parameter: its prefix, or the node that uses it first."""
+    """Return the layer of a parameter: its prefix, or the node that uses it first."""
     prefix, dot, _ = parameter.rpartition(".")
     return prefix if dot and prefix else node or parameter
 
@@ -94,7 +94,7 @@ def layer_of(parameter: str, node: str) -> str:
 def clipped_groups(
     groups: tuple[Group, ...], premises: Premises, *, lasts: bool
 ) -> tuple[Group, ...]:
-    """Groups as the mechanism releases them, given those that the network bounds.
+    """Return groups as the mechanism releases them, given those that the network bounds.
 
     A flat clip bounds all parameters jointly, and says no more of any part: they are one group.
     lasts: whether bounds of the network hold at every step in question, as it is trained.
@@ -116,14 +116,14 @@ def clipped_groups(
 
 
 def check_complete(settings: Settings) -> None:
-    """UsageError that lists what an analysis lacks, or says what contradicts a run."""
+    """Raise UsageError that lists what an analysis lacks, or what contradicts a run."""
     if settings.asks:
         raise missing(settings.asks)
     plan_of(settings)
 
 
 def check_single(verb: str, settings: Settings) -> None:
-    """UsageError for several trials, where the ε is that of a single one."""
+    """Raise UsageError for several trials, as the ε is that of a single one."""
     if (settings.trials or 1) > 1:
         raise UsageError(
             f"trials: {verb} states the ε of one run; leave it out, find σ by `lipcert privacy "
@@ -132,19 +132,19 @@ def check_single(verb: str, settings: Settings) -> None:
 
 
 def plan_of(settings: Settings) -> TrainingPlan | None:
-    """The run that the settings describe. UsageError where something is missing or contradicts."""
+    """Return the run that the settings describe; UsageError if it is incomplete or inconsistent."""
     return TrainingPlan.described(values_of(settings)) if settings.describes_a_run else None
 
 
 def known_plan(settings: Settings) -> TrainingPlan | None:
-    """The run that the settings describe; None where something of it is missing."""
+    """Return the run that the settings describe; None if something is missing."""
     return None if settings.asks else plan_of(settings)
 
 
 def planned_multiplier(
     plan: TrainingPlan | None, settings: Settings, groups: Sequence[Group]
 ) -> float:
-    """σ as given, as solved for the target ε, as the groups' own multipliers make it, or 1."""
+    """Return σ: given, solved for the target ε, joint over the groups' multipliers, or 1."""
     if plan is not None and settings.target_epsilon is not None:
         return noise_for_epsilon(
             plan, settings.target_epsilon, accountant_named(settings.accountant)
@@ -158,7 +158,7 @@ def planned_multiplier(
 
 
 def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Account:
-    """What the run costs if every release has the stated sensitivities and noise."""
+    """Return the cost of the run if every release has the stated sensitivities and noise."""
     wanted = accountant_named(settings.accountant)
     account = account_for(plan, multiplier, wanted, allocation=settings.allocation)
     if settings.scope == "point" and not settings.is_stepwise:
@@ -167,13 +167,13 @@ def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Acc
 
 
 def planned_sensitivity(grad_norm: float, settings: Settings) -> float:
-    """Sensitivity of a released gradient under the neighbouring and reduction of the settings."""
+    """Return the sensitivity of a released gradient under the settings' relation and reduction."""
     divisor = settings.batch_size if settings.reduction == "mean" else None
     return sensitivity_up(grad_norm, divisor, settings.neighbours)
 
 
 def measured_groups(groups: Sequence[Group], settings: Settings) -> tuple[Group, ...]:
-    """The groups with their sensitivities and weights under these settings."""
+    """Return the groups with their sensitivities and weights under these settings."""
     return tuple(
         replace(
             group,
@@ -188,7 +188,7 @@ def measured_groups(groups: Sequence[Group], settings: Settings) -> tuple[Group,
 class Release:
     """What each step releases: groups with the noise of the chosen allocation, if it is finite.
 
-    multiplier: σ of all groups together. energies: of the noise of each allocation, None where a
+    multiplier: σ of all groups together. energies: of the noise of each allocation, None if a
     bound is absent.
     """
 
@@ -199,7 +199,7 @@ class Release:
 
     @classmethod
     def of(cls, groups: Sequence[Group], settings: Settings, multiplier: float) -> Release:
-        """The three allocations of the noise at multiplier σ, and a custom one where declared."""
+        """Return the three allocations of the noise at σ, and a custom one if declared."""
         measured, chosen = measured_groups(groups, settings), Allocation(settings.allocation)
         allocated = {
             way: allocate(measured, multiplier, way)
@@ -214,10 +214,10 @@ class Release:
 
     @property
     def energy(self) -> float | None:
-        """The energy of the noise; None where a bound is absent."""
+        """The energy of the noise; None if a bound is absent."""
         return self.energies[self.chosen]
 
     @property
     def total_sensitivity(self) -> float:
-        """√Σ Δ² over the groups: what one example can move of the whole release."""
+        """√Σ Δ² over the groups: how far one example can move the whole release."""
         return total_sensitivity(group.sensitivity for group in self.groups)

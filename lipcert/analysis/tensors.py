@@ -1,7 +1,7 @@
 """Tensors: which initializers of the file hold which parameter of the network.
 
-The importer names parameters as the training program does, the core as the file does. A pairing by
-equal numbers can only join more than one parameter, which makes a sum of gradient bounds larger.
+The importer names parameters as the training program does, the core as the file does. Pairing by
+equal numbers can only join several parameters, which makes a sum of gradient bounds larger.
 """
 
 import math
@@ -22,7 +22,7 @@ from lipcert.importer.computed import numbers_of
 from lipcert.settings.settings import ConstraintSpec
 
 SEPARATELY: Final = f"export with {EXPORT}"
-"""what stores every parameter by itself"""
+"""The remedy that stores every parameter separately."""
 
 
 def tensors_of(
@@ -32,13 +32,15 @@ def tensors_of(
     scattered: frozenset[str] = frozenset(),
     left_out: frozenset[str] = frozenset(),
 ) -> Mapping[str, tuple[str, ...]]:
-    """Parameter → initializers: of the same name, otherwise the first unpaired one of its numbers.
+    """Map parameters to initializers of the same name, or else with the same numbers.
 
-    Parameters that share an initializer (an exporter stored equal numbers once) share it here.
-    scattered: parameters that several tensors hold, which are all those of their numbers; one that
+    Of several with the same numbers, the first unpaired one is taken. Parameters that share an
+    initializer (an exporter stored equal numbers once) share it here.
+
+    scattered: parameters that several tensors hold; these are all with their numbers. One that
     weights are computed from, and that no operand shows, is left out.
-    left_out: biases that `with_biases` put into the program; no tensor of the file holds one of
-    which that is every use.
+    left_out: biases that `with_biases` put into the program; no tensor of the file holds one that
+    is used only as such.
     """
     stored = tensors(model)
     hidden = {name for name in scattered if graph.parameters[name].computed}
@@ -64,10 +66,10 @@ def tensors_of(
 
 
 def with_biases(graph: Graph, program: Program) -> tuple[Program, frozenset[str]]:
-    """The program with the biases of zeros that an exporter left out of the file, and which.
+    """Return the program with the zero biases that an exporter left out, and their names.
 
-    Also with those that the file computes from one number that is not a parameter. A step is found
-    by its output, or by its weight where no step has an output of this name.
+    It also gets those that the file computes from one number that is not a parameter. A step is
+    found by its output, or by its weight if no step has an output of this name.
     """
     zeros: dict[str, Bias] = {}
     for node in graph.nodes:
@@ -106,10 +108,10 @@ def _is_left_out(bias: Operand | None) -> bool:
 def check_held_alike(
     tensors: Mapping[str, tuple[str, ...]], constraints: Mapping[str, ConstraintSpec]
 ) -> None:
-    """NoVerdictError where parameters share a tensor of the file but no constraint.
+    """Raise NoVerdictError if parameters share a tensor of the file but no constraint.
 
-    A constraint of the tensor would then be taken for one of every parameter that it holds: of a
-    frozen one too, whose numbers may be outside.
+    A constraint of the tensor would then apply to every parameter that it holds, even to a frozen
+    one whose numbers may be outside.
     """
     first: dict[str, str] = {}
     for name, held in tensors.items():
@@ -128,12 +130,14 @@ def exchanged_tensors(
     known: Mapping[str, tuple[str, ...]],
     weights: Mapping[str, FloatArray],
 ) -> Mapping[str, Tensor]:
-    """The tensors of the file with other numbers of their parameters.
+    """Return the tensors of the file with other numbers for their parameters.
 
-    known: the tensors of all parameters, of which those without other numbers keep theirs.
-    How a tensor arranges its parameter is seen by the numbers of the file. NoVerdictError where
-    that is none of: as it is, transposed, reshaped; and where parameters share a tensor and no
-    longer have the same numbers.
+    known: the tensors of all parameters; those without other numbers keep theirs. How a tensor
+    arranges its parameter is recognised by the numbers of the file.
+
+    Raises:
+        NoVerdictError: if it is neither unchanged, transposed nor reshaped, or if parameters share
+            a tensor and no longer have the same numbers.
     """
     own = parameters_of(graph)
     kept = {tensor for name, held in known.items() if name not in weights for tensor in held}
@@ -177,7 +181,7 @@ def _sources(program: Program) -> Iterator[str]:
 def _arrays(
     graph: Graph, left_out: frozenset[str], program: Program
 ) -> Iterator[tuple[str, FloatArray]]:
-    """What operands show of whole parameters, in the order of use, less biases left out."""
+    """Yield what operands show of whole parameters, in the order of use, except left-out biases."""
     put_in = {
         step.output
         for step in program.steps
@@ -193,5 +197,5 @@ def _arrays(
 
 
 def _key(array: FloatArray) -> bytes:
-    """The same for the same numbers in any arrangement."""
+    """Return a key that is the same for the same numbers in any arrangement."""
     return np.sort(np.asarray(array, dtype=np.float64), axis=None).tobytes()

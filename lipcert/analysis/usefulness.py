@@ -1,6 +1,6 @@
-"""Usefulness: the noise of a release against its rival, and against the gradients it hides.
+"""Usefulness: compare the noise of a release with gradient clipping, and with the gradients.
 
-The verdict says first what a bound is good for: a class of a ratio.
+The verdict, a class of a ratio, says first how usable a bound is.
 """
 
 import math
@@ -21,13 +21,13 @@ from lipcert.settings.settings import Settings
 from lipcert.text.numbers import finite, times
 
 USEFUL: Final = 2.0
-"""the largest relative cost of what is useful: up to 1.25 at least 95 % of what clipping gains over
-chance was left, at 2.5 80 %, in the runs of docs/suggest.md (Does the prediction hold?)"""
+"""The largest relative cost that is useful. In the runs of docs/suggest.md (Does the prediction
+hold?), up to 1.25 left at least 95 % of what clipping gains over chance, and 2.5 left 80 %."""
 COSTLY: Final = 6.0
-"""the largest relative cost of what is costly: the limit that best parts what kept half of that
-gain in these runs from what did not"""
+"""The largest relative cost that is costly: the limit that best separates those runs that kept half
+of that gain from the others."""
 DROWNED: Final = 3.0
-"""a run whose noise is more times its signal, over all its steps, hardly learns"""
+"""A run whose noise is more than this multiple of its signal, over all steps, hardly learns."""
 _RIVAL: Final = "--mechanism gradient-clipping --clip-norm 1"
 _NOTHING: Final[tuple[VerdictName, str]] = (
     "nothing trained",
@@ -44,9 +44,9 @@ def usefulness_of(
     observed: Observed | None = None,
     unknown: str = "",
 ) -> Usefulness:
-    """What the noise of a release costs. observed: gradients of the mechanism of the settings.
+    """Return what the noise of a release costs. observed: gradients under the settings' mechanism.
 
-    unknown: why it is not known what is trained, where it is not.
+    unknown: why it is not known what is trained, if it is not.
     """
     noise = None if released.energy is None else math.sqrt(released.energy)
     unit = planned_sensitivity(1.0, settings)
@@ -84,7 +84,7 @@ def usefulness_of(
 
 
 def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
-    """What gates limit of an analysis, or why that is not known."""
+    """Return the numbers of an analysis that gates limit, or why they are unknown."""
     bound, use = analysis.network.grad_norm, analysis.usefulness
     moved, account = analysis.network.sensitivity, analysis.privacy
     observed = None if use is None else use.observed
@@ -108,8 +108,9 @@ def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
 
 
 def _gated_noise(use: Usefulness | None, reason: str) -> float | str:
-    """Noise over signal as a gate takes it, where the mean gradient was measured; of drawn
-    examples, whose labels are random, only how large it is at least is known."""
+    """Return noise over signal as a gate uses it, if the mean gradient was measured.
+
+    For drawn examples, whose labels are random, only a lower bound is known."""
     if use is None or use.noise_to_signal is None or use.observed is None:
         return reason
     if use.observed.of_norms:
@@ -119,7 +120,7 @@ def _gated_noise(use: Usefulness | None, reason: str) -> float | str:
 
 
 def _longer(settings: Settings, plan: TrainingPlan | None) -> float | None:
-    """How many times the mean the released gradient is; None: the batch is not known."""
+    """Return the released gradient over the mean; None if the batch size is unknown."""
     if settings.reduction == Reduction.MEAN.value:
         return 1.0
     batch = settings.batch_size if plan is None else plan.batch
@@ -143,7 +144,7 @@ def _groups(
 def _judged(
     cost: float | None, settings: Settings, seen: Observed | None, unknown: str
 ) -> tuple[VerdictName, str]:
-    """The verdict, and the sentence that says it first."""
+    """Return the verdict, and the sentence that begins with it."""
     if cost is None and unknown:
         return "unknown", f"Unknown: G has no number because {unknown}."
     return _class(cost), _sentence(cost, settings, seen)
@@ -176,7 +177,7 @@ def _sentence(cost: float | None, settings: Settings, seen: Observed | None) -> 
 def _of_run(
     cost: float | None, own: float | None, rival: float | None, seen: Observed | None
 ) -> str:
-    """What the verdict, which is relative to clipping, leaves unsaid: noise may drown both."""
+    """Return what a verdict relative to clipping omits: noise may drown both."""
     is_rival_drowned = rival is not None and rival > DROWNED
     if own is None or own <= DROWNED or (_class(cost) == "not usable" and not is_rival_drowned):
         return ""
@@ -188,7 +189,7 @@ def _of_run(
 
 
 def _over(above: float | None, below: float | None) -> float | None:
-    """A quotient, where both are known and it is a number."""
+    """Return a quotient, if both numbers are known and it is finite."""
     if above is None or not below:
         return None
     return finite(above / below)

@@ -1,8 +1,8 @@
 """Why a bound is absent, and what to do about it; nothing here bounds anything.
 
-`Absence` finds, for a value, a cotangent or a parameter without a bound, the step at which it is
-lost; `unexplained`, the numbers of a finished analysis that are absent though all they follow from
-are there.
+`Absence` finds the step at which the bound of a value, a cotangent or a parameter is lost.
+`unexplained` reports the numbers of a finished analysis that are absent although all that they
+follow from is known.
 """
 
 import math
@@ -60,9 +60,9 @@ _NEEDS: Final = {
 
 @dataclass(frozen=True, eq=False)
 class Absence:
-    """Reasons for what has no bound.
+    """Reasons why something has no bound.
 
-    free: why nothing is known of a tensor, where that is so. loss: why its gradient has no bound.
+    free: why nothing is known of a tensor, for such tensors. loss: why its gradient has no bound.
     """
 
     program: Program
@@ -72,7 +72,7 @@ class Absence:
 
     @cached_property
     def _values(self) -> Mapping[str, tuple[Step, Why]]:
-        """Per value without a norm, the step at which that is lost first."""
+        """For each value without a norm, the step at which it is lost first."""
         found: dict[str, tuple[Step, Why]] = {}
         for step in self.program.steps:
             if math.isfinite(self.derived.facts[step.output].norm):
@@ -83,7 +83,7 @@ class Absence:
 
     @cached_property
     def _cotangents(self) -> Mapping[str, tuple[Step | None, Why]]:
-        """Per value without a bounded cotangent, the step at which that is lost first."""
+        """For each value without a bounded cotangent, the step at which it is lost first."""
         program, cotangents = self.program, self.derived.cotangents
         found: dict[str, tuple[Step | None, Why]] = {}
         if not math.isfinite(cotangents[program.output].norm):
@@ -101,7 +101,7 @@ class Absence:
         return Why(f"{self.loss.reason}: {output.reason}", output.remedy)
 
     def value(self, name: str) -> Why | None:
-        """Why a value has no norm; None where it has one."""
+        """Return why a value has no norm; None if it has one."""
         if name == self.program.input:
             return None if math.isfinite(self.derived.facts[name].norm) else _NO_INPUT
         return self._values[name][1] if name in self._values else None
@@ -110,22 +110,22 @@ class Absence:
         return self.value(self.program.input) if self.program.input in step.inputs else None
 
     def cotangent(self, name: str) -> Why | None:
-        """Why a cotangent has no norm; None where it has one."""
+        """Return why a cotangent has no norm; None if it has one."""
         return self._cotangents[name][1] if name in self._cotangents else None
 
     def first_values(self) -> Iterator[tuple[Step, Why]]:
-        """The steps at which norms of values are lost although those that they read have one."""
+        """Yield the steps whose output has no norm although all that they read has one."""
         for step in self.program.steps:
             norms = [self.derived.facts[name].norm for name in step.inputs]
             if step.output in self._values and all(map(math.isfinite, norms)):
                 yield step, self._values[step.output][1]
 
     def loss_gradient(self) -> Why | None:
-        """Why the gradient of the loss at the output has no norm."""
+        """Return why the gradient of the loss at the output has no norm."""
         return self.cotangent(self.program.output)
 
     def gradient(self, tensors: tuple[str, ...]) -> Why:
-        """Why the gradient of some tensors has no bound."""
+        """Return why the gradient of some tensors has no bound."""
         for step in self.program.steps:
             if not tensors_read([step]).intersection(tensors):
                 continue
@@ -150,13 +150,13 @@ class Absence:
 
     @cached_property
     def _plain(self) -> frozenset[str]:
-        """The tensors that enter as plain numbers, also where they are operands elsewhere."""
+        """The tensors that enter as plain numbers, even if they are operands elsewhere."""
         norms = [step.op for step in self.program.steps if isinstance(step.op, BatchNorm)]
         fixed = (item.sources for op in norms for item in (op.mean, op.inverse))
         return frozenset[str]().union(*fixed)
 
     def lipschitz(self) -> Why:
-        """Why the network has no Lipschitz constant."""
+        """Return why the network has no Lipschitz constant."""
         for step in self.program.steps:
             why = self.at(step)
             if why is not _OVERFLOW:
@@ -164,13 +164,13 @@ class Absence:
         return _OVERFLOW
 
     def at(self, step: Step) -> Why:
-        """What there is about a step that may have lost a bound."""
+        """Return why a step may have lost a bound."""
         return self._at(
             step, next((why for name in step.inputs if (why := self.value(name))), None)
         )
 
     def _at(self, step: Step, unbounded: Why | None) -> Why:
-        """unbounded: why a value that it reads has no norm, where one has none."""
+        """Return the same. unbounded: why a value that it reads has no norm, if one has none."""
         free = sorted(tensors_read([step]).intersection(self.free))
         if free:
             return Why(
@@ -245,7 +245,7 @@ def unexplained(
     lipschitz: Why,
     found: Sequence[Diagnostic],
 ) -> Iterator[Diagnostic]:
-    """What is still to be said of absent numbers. lipschitz: why there may be no constant."""
+    """Yield what absent numbers still need said. lipschitz: why there may be no constant."""
     if network.lipschitz is None and not any(item.code in {"LC101", "LC107"} for item in found):
         message = f"the network has no finite Lipschitz constant: {lipschitz.reason}"
         yield Diagnostic("LC101", Level.WARNING, "", message, lipschitz.remedy)
