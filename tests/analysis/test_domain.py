@@ -18,7 +18,7 @@ def test_the_least_norm_is_below_the_exact_one(vector: np.ndarray) -> None:
     exact = sum((Fraction(float(v)) ** 2 for v in vector), Fraction(0))
     found = Fraction(norm_down(vector))
     assert found**2 <= exact
-    assert exact <= found**2 * (1 + Fraction(1, 10**13)) or exact < 1e-500
+    assert exact <= found**2 * (1 + Fraction(1, 10**13)) or exact < Fraction(1, 10**500)
 
 
 def test_the_least_norm_of_a_long_array_is_below_the_exact_one() -> None:
