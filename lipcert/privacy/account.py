@@ -1,4 +1,4 @@
-"""Account: the privacy of a planned run as one record, which documents hold and reports print.
+"""Account: the privacy of a planned run as one record, for documents and reports.
 
 A `Declaration` says how a run really sets its noise and how its ε was claimed; the default is that
 of a correct run, which changes nothing and claims nothing. Known mistakes of private training are
@@ -7,7 +7,7 @@ warning, that the statement is weak; an info, that noise is wasted.
 
 Invariant: `Account.epsilon` is that of the run as it is, never of the run as it was claimed to be;
 None always has an LC407. The concentrated-privacy statement (zCDP) of releases that no sampling
-amplifies, ρ of one release and of the run, gives an ε by the simple conversion that is always above
+amplifies, ρ of one release and of the run, gives an ε by a simple conversion that is always above
 that of the accountants; it is printed because papers state it.
 """
 
@@ -48,7 +48,7 @@ POINT_ONLY: Final = Diagnostic(
     "the sensitivity holds at the weights of the file, which the first step leaves",
     "compute it again before every step, or declare the constraints that training enforces",
 )
-"""for a run whose bounds were taken at the weights of one file"""
+"""For a run whose bounds were computed at the weights of one file."""
 
 
 _CHANGE: Final = {
@@ -80,19 +80,19 @@ class Composition(Enum):
     """How the claim counts the groups that one step noises."""
 
     JOINT = "joint"
-    """as one release with the joint multiplier (right)"""
+    """As one release with the joint multiplier (correct)."""
     ONCE = "once"
-    """as one release with the multiplier of a single group"""
+    """As one release with the multiplier of a single group."""
     SEPARATE = "separate"
-    """as steps of their own, each with its own sample"""
+    """As separate steps, each with its own sample."""
 
 
 class Divisor(Enum):
-    """What a mean divides by."""
+    """The number by which a mean divides."""
 
     CONSTANT = "constant"
     BATCH_SIZE = "batch-size"
-    """the size of the batch at hand"""
+    """The size of the current batch."""
 
 
 _KINDS: Final[Mapping[str, type[Enum]]] = {
@@ -107,7 +107,7 @@ _KINDS: Final[Mapping[str, type[Enum]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """How the noise is set: s = σ·Δ on each of `groups` groups, by the sensitivity Δ of ….
+    """How the noise is set: s = σ·Δ on each of `groups` groups, with the Δ described here.
 
     sensitivity_for: the neighbouring relation it was computed for (None: that of the plan).
     sensitivity_of, noise_on: whether it is that of the sum or of the mean over B, and which of the
@@ -124,19 +124,19 @@ class Declaration:
     claimed_sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():  # of words, such as those of the command line
+        for name, kind in _KINDS.items():  # from words, such as those of the command line
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, kind(getattr(self, name)))
         if self.groups < 1:
             raise UsageError(f"noised-groups: {self.groups} is not a positive number of groups")
 
     def relation_factor(self, plan: TrainingPlan) -> float:
-        """Δ that was used over Δ of the plan's relation: ½, 1 or 2."""
+        """Return the Δ that was used over the Δ of the plan's relation: ½, 1 or 2."""
         used = self.sensitivity_for or plan.neighbours
         return used.moved / plan.neighbours.moved
 
     def reduction_factor(self, plan: TrainingPlan) -> float:
-        """Δ that was used over Δ of what receives the noise: 1/B, 1 or B, rounded down."""
+        """Return the Δ that was used over the Δ of what is noised: 1/B, 1 or B, rounded down."""
         match self.sensitivity_of, self.noise_on:
             case Reduction.MEAN, Reduction.SUM:
                 return divide_down(1.0, plan.batch)
@@ -148,8 +148,8 @@ class Declaration:
     def divisor_tells(self, plan: TrainingPlan) -> bool:
         """Whether the mean divides by a size that depends on who is in the batch.
 
-        Then the scale of the noise reveals that size. Batches of shuffled data and of fixed size,
-        and full ones where an example is only replaced, have the same sizes for both data sets.
+        Then the scale of the noise reveals that size. Shuffled batches, batches of fixed size, and
+        full ones if an example is only replaced, have the same sizes for both data sets.
         """
         if self.divisor is Divisor.CONSTANT:
             return False
@@ -158,7 +158,7 @@ class Declaration:
         return plan.sampling.one_by_one
 
     def effective_multiplier(self, plan: TrainingPlan, noise_multiplier: float) -> float | None:
-        """Returns a lower bound of the multiplier of the joint release; None: no noise hides it.
+        """Return a lower bound of the multiplier of the joint release; None: no noise hides it.
 
         Proof: K groups with s_k = σ'·Δ_k, σ' = σ times the two factors, have the joint multiplier
         (Σ Δ_k²/s_k²)^(−1/2) = σ'/√K.
@@ -170,7 +170,7 @@ class Declaration:
         return self._joint(multiply_down(noise_multiplier, factor))
 
     def claimed_epsilon(self, plan: TrainingPlan, noise_multiplier: float) -> float | None:
-        """The ε that the declared accounting claims; None where it claims nothing of its own."""
+        """Return the ε that the declared accounting claims; None if it makes no separate claim."""
         if self == Declaration(groups=self.groups):
             return None
         is_joint = self.composition is Composition.JOINT
@@ -195,7 +195,7 @@ class Declaration:
 
 
 def lints(plan: TrainingPlan, declaration: Declaration) -> tuple[Diagnostic, ...]:
-    """Every mistake that can be seen, in the order of the codes."""
+    """Return every mistake that can be seen, in the order of the codes."""
     drawn, claimed = plan.sampling, declaration.claimed_sampling or plan.sampling
     groups, composition = declaration.groups, declaration.composition
     factor = declaration.relation_factor(plan)
@@ -280,8 +280,9 @@ class ZeroConcentrated:
 
 
 def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcentrated | None:
-    """Returns ρ-zCDP of the run and ε = ρ + 2√(ρ ln(1/δ)); None where batches are drawn
-    anew for every step, or where ε overflows.
+    """Return the ρ-zCDP of the run and ε = ρ + 2√(ρ ln(1/δ)).
+
+    The result is None if batches are drawn anew for every step, or if ε overflows.
 
     Hypotheses: those of `accounting.epsilon`.
     Proof: a Gaussian release of multiplier σ is 1/(2σ²)-zCDP; K groups with noise σ_k·Δ_k are
@@ -302,10 +303,10 @@ def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcen
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """ε of other searches than one that publishes all K trials; None: no finite one.
+    """The ε of searches that do not publish all K trials; None: no finite one.
 
-    one_trial: of a single trial. best_of: by the law of the number of trials, of which K is the
-    mean and the best alone is published.
+    one_trial: of a single trial. best_of: ε if only the best trial is published, by the law of the
+    number of trials, whose mean is K.
     """
 
     one_trial: float | None
@@ -320,17 +321,18 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The run, or all its trials together, are (epsilon, delta)-DP: the object `privacy` of
-    documents, with everything that is conditional on.
+    """States that the run, or all its trials together, are (epsilon, delta)-DP, and the conditions.
 
-    noise_multiplier: the joint one, of the whole release under the plan's relation; None where
-        the noise hides nothing.
-    allocation: how the noise is split among groups; None where it was not stated.
+    It is the object `privacy` of documents.
+
+    noise_multiplier: the joint one, of the whole release under the plan's relation; None if the
+        noise hides nothing.
+    allocation: how the noise is split among groups; None if it was not stated.
     estimates: ε by every sound accountant, the tightest first.
-    poisson_epsilon: for comparison, what the same noise would cost with Poisson batches, where the
+    poisson_epsilon: for comparison, what the same noise would cost with Poisson batches, if the
         batches are of another kind.
     claimed_epsilon: what the declared accounting would say.
-    trials: how many such runs the ε is that of; selection: where there are several.
+    trials: how many such runs the ε covers; selection: given for several.
     statement: the assumptions, by topic.
     """
 
@@ -360,12 +362,12 @@ class Account:
 
     @property
     def plan(self) -> TrainingPlan | None:
-        """The plan of the run; None where this version has no account of one."""
+        """The plan of the run; None if this version has no account of it."""
         return plan_of(asdict(self))
 
 
 def plan_of(run: Mapping[str, Any]) -> TrainingPlan | None:
-    """The plan of a run in words of documents; None where this version has no account of one."""
+    """Return the plan of a run in a document; None if this version has no account of it."""
     try:
         return TrainingPlan.described(run)
     except (UsageError, ValueError):
@@ -379,10 +381,10 @@ def account_for(
     declaration: Declaration | None = None,
     allocation: str | None = None,
 ) -> Account:
-    """The account of a run whose noise is set by `noise_multiplier` as declared.
+    """Return the account of a run whose noise is set by `noise_multiplier` as declared.
 
-    Where no accountant is asked for, the first with a finite answer is taken: e^ε overflows in
-    PLD above ε = 700.
+    If no accountant is given, the first with a finite answer is used: e^ε overflows in PLD above
+    ε = 700.
     """
     declared = declaration or Declaration()
     chosen = choose(plan, accountant)
@@ -433,7 +435,7 @@ def _selection(plan: TrainingPlan, sigma: float) -> Selection | None:
 
 
 def _poisson_epsilon(plan: TrainingPlan, sigma: float) -> float | None:
-    """The same number of steps with Poisson batches, by the tightest accountant."""
+    """Return ε for the same number of steps with Poisson batches, by the tightest accountant."""
     if plan.sampling in {Sampling.POISSON, Sampling.FULL_BATCH}:
         return None
     poisson = replace(plan.with_steps(plan.releases), sampling=Sampling.POISSON)
@@ -457,7 +459,7 @@ def _unbounded(found: float | None) -> tuple[Diagnostic, ...]:
 def _statement(
     plan: TrainingPlan, declared: Declaration, sigma: float | None, accountant: Accountant
 ) -> Mapping[str, str]:
-    """Everything the ε is conditional on."""
+    """Return everything the ε is conditional on."""
     divisor = f"a mean divides by the public constant {plan.batch}; a sum by nothing"
     if declared.divisor is Divisor.BATCH_SIZE:
         divisor = "a mean divides by the size of the batch at hand"

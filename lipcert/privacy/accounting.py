@@ -1,12 +1,12 @@
-"""Accounting: the ε of a planned run, by the dp-accounting library; of balls in bins by the core.
+"""Accounting: the ε of a planned run, by the dp-accounting library; for balls in bins by the core.
 
 The noise multiplier of one release is σ = s/Δ, where Δ is the sensitivity under the neighbouring
 relation *of the plan* (G for add-remove and zero-out, 2G for replace-one). Invariant: this is the
 only place that turns σ into an event of dp-accounting. The library measures a Gaussian event in two
 ways, see `_event`.
 
-A σ, or a number of steps, that a target ε allows is one whose own ε was evaluated and found at most
-the target. Nothing is returned by interpolation, on curves of ε neither.
+If a σ or a number of steps is returned for a target ε, its own ε was evaluated and found to be at
+most the target. Nothing is interpolated, including curves of ε.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ class Accountant(Enum):
     """How privacy loss is tracked over the run."""
 
     PLD = "pld"
-    """privacy loss distributions on a grid, rounded pessimistically"""
+    """Privacy loss distributions on a grid, rounded pessimistically."""
     RDP = "rdp"
-    """Rényi divergences at a set of orders"""
+    """Rényi divergences at a set of orders."""
 
 
 def accountant_named(name: str | None) -> Accountant | None:
-    """The accountant of that name; None for "auto" or no name: the tightest that is sound."""
+    """Return the accountant of that name; None (the tightest sound one) for "auto" or no name."""
     return None if name in {None, "auto"} else Accountant(name)
 
 
 def accountants(plan: TrainingPlan) -> tuple[Accountant, ...]:
-    """The accountants that are sound for a plan, the tightest first.
+    """Return the accountants that are sound for a plan, the tightest first.
 
     Below δ = 1e-8 the rounding of the Fourier transforms inside PLD (1e-13 and less of
-    probability) is no longer small against δ. dp-accounting has no PLD for samples of fixed size,
-    and no RDP for Poisson samples under replace-one. Balls in bins have the discrete pairs of the
-    core, for every δ.
+    probability) is no longer small compared with δ. dp-accounting has no PLD for samples of fixed
+    size, and no RDP for Poisson samples under replace-one. Balls in bins have the discrete pairs of
+    the core, for every δ.
     """
     if plan.sampling is Sampling.BALLS_IN_BINS:
         return (Accountant.PLD,)
@@ -81,7 +81,7 @@ def accountants(plan: TrainingPlan) -> tuple[Accountant, ...]:
 
 
 def choose(plan: TrainingPlan, wanted: Accountant | None = None) -> Accountant:
-    """The wanted accountant, or the tightest sound one; UsageError where there is none."""
+    """Return the wanted accountant, or the tightest sound one; UsageError if there is none."""
     supported = accountants(plan)
     if not supported:
         raise UsageError(
@@ -100,7 +100,7 @@ def choose(plan: TrainingPlan, wanted: Accountant | None = None) -> Accountant:
 def epsilon(
     plan: TrainingPlan, noise_multiplier: float, accountant: Accountant | None = None
 ) -> float:
-    """Returns ε such that the run is (ε, δ)-DP under the relation of the plan; inf: none is known.
+    """Return ε such that the run is (ε, δ)-DP under the relation of the plan; inf: none is known.
 
     Hypotheses: noise N(0, s²I) with s ≥ σΔ on every release, of which one example moves the noised
     sum by at most Δ under the plan's relation (groups with own noise: their joint multiplier); the
@@ -128,7 +128,7 @@ def epsilon(
 
 
 def _event(plan: TrainingPlan, noise_multiplier: float, accountant: Accountant) -> DpEvent:
-    """The run in the terms of dp-accounting 0.6.
+    """Return the run in the terms of dp-accounting 0.6.
 
     Its PLD of a Gaussian event of multiplier z compares, under replace-one, the means −1 and +1
     at standard deviation z: z is the noise per *bound of one gradient*, s/G = 2s/Δ = 2σ. Its RDP
@@ -145,7 +145,7 @@ def _event(plan: TrainingPlan, noise_multiplier: float, accountant: Accountant) 
     inequality the expectation grows with every entry of the covariance; these are at most 4/z²,
     1/z² and 2/z², attained together at b = −a, ‖a‖ = 1. For α < 1 swap the pair.
     """
-    import dp_accounting as dp  # noqa: PLC0415  a second to import
+    import dp_accounting as dp  # noqa: PLC0415  takes a second to import
 
     replace = plan.neighbours is Neighbouring.REPLACE_ONE and accountant is Accountant.PLD
     step: DpEvent = dp.GaussianDpEvent(2.0 * noise_multiplier if replace else noise_multiplier)
@@ -158,7 +158,7 @@ def _event(plan: TrainingPlan, noise_multiplier: float, accountant: Accountant) 
 
 
 def _relation(plan: TrainingPlan) -> NeighboringRelation:
-    """Zero-out is what dp-accounting calls replacing by a special example."""
+    """Return the library's relation; it calls zero-out replacing by a special example."""
     from dp_accounting import NeighboringRelation  # noqa: PLC0415
 
     return {
@@ -183,17 +183,17 @@ def _core_epsilon(plan: TrainingPlan, noise_multiplier: float) -> float:
 def _pld_epsilon(plan: TrainingPlan, event: DpEvent, interval: float) -> float:
     try:
         found = float(_composed(_relation(plan), event, interval).get_epsilon(plan.delta))
-    except (ArithmeticError, MemoryError):  # a loss beyond the numbers: nothing is promised
+    except (ArithmeticError, MemoryError):  # a loss beyond float64: nothing is promised
         return math.inf
     return math.inf if math.isnan(found) else found
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def selection_epsilon(plan: TrainingPlan, noise_multiplier: float, law: Law) -> float | None:
-    """ε of a search that publishes only the best of K trials, K drawn from the law with the mean
-    `plan.trials`: `selected_epsilon`, whose hypotheses hold; None: none is found.
+    """Return ε of a search that publishes only the best of K trials; None: none is found.
 
-    Of one trial it knows ε at `_PROFILE` values of δ, by the tightest accountant for each.
+    K is drawn from the law with the mean `plan.trials`, see `selected_epsilon`, whose hypotheses
+    hold. For one trial it uses ε at `_PROFILE` values of δ, by the tightest accountant for each.
     """
     least = plan.delta / (64.0 * plan.trials)
     chosen = [plan.delta, *np.linspace(0.1, 0.95, 12), *np.geomspace(least, 0.1, _PROFILE)]
@@ -212,8 +212,9 @@ def _composed(relation: NeighboringRelation, event: DpEvent, interval: float) ->
 
 
 def _rdp_epsilon(plan: TrainingPlan, event: DpEvent) -> float:
-    """Orders whose divergence came out negative or undefined are left out: the library reads a
-    negative one as "no privacy loss", but it is a rounding error.
+    """Return ε by RDP, without orders whose divergence came out negative or undefined.
+
+    The library reads a negative one as "no privacy loss", but it is a rounding error.
     """
     from dp_accounting.rdp import RdpAccountant, compute_epsilon  # noqa: PLC0415
 
@@ -234,9 +235,9 @@ def _rdp_epsilon(plan: TrainingPlan, event: DpEvent) -> float:
 
 
 def _interval(plan: TrainingPlan, noise_multiplier: float) -> float:
-    """The grid of PLD: fine against the loss of one step, at most about `_GRID` points in all.
+    """Return the grid of PLD: fine compared with the loss of one step, with about `_GRID` points.
 
-    A matter of tightness and time alone: PLD rounds losses up on every grid.
+    This affects only tightness and time: PLD rounds losses up on every grid.
     """
     rate = plan.sampling_rate if plan.sampling is Sampling.POISSON else 1.0
     deviation = 1.0 / noise_multiplier
@@ -274,10 +275,10 @@ class CurvePoint:
 def noise_for_epsilon(
     plan: TrainingPlan, target: float, accountant: Accountant | None = None
 ) -> CurvePoint:
-    """Returns a σ with ε(σ) ≤ target, and ε(σ) ≥ 0.999·target where the target binds.
+    """Return a σ with ε(σ) ≤ target, and ε(σ) ≥ 0.999·target if the target binds.
 
     Proof: the upper end of the bracket is always a σ that was evaluated and found to meet the
-    target. ε falls continuously in σ, so the search ends within 0.1 %; σ is not sought below 1/16.
+    target. ε falls continuously in σ, so the search ends within 0.1 %; no σ below 1/16 is tried.
     """
     check_positive("target-epsilon", target)
     high = 1.0
@@ -311,7 +312,7 @@ def noise_for_epsilon(
 
 
 def _written(noise_multiplier: float) -> float:
-    """The next number of six significant digits: what people copy from a report."""
+    """Return the next number of six significant digits, which people copy from a report."""
     exact = Decimal(noise_multiplier)
     step = Decimal(1).scaleb(exact.adjusted() - 5)
     return float(exact.quantize(step, rounding=ROUND_CEILING))
@@ -323,9 +324,9 @@ def steps_for_epsilon(
     target: float,
     accountant: Accountant | None = None,
 ) -> CurvePoint:
-    """Returns the largest number of steps T with ε(T) ≤ target; the plan's own is not used.
+    """Return the largest number of steps T with ε(T) ≤ target; the plan's own is not used.
 
-    Proof: ε grows with T (more is released), and ε(T) was evaluated. T is not sought above 2^40.
+    Proof: ε grows with T (more is released), and ε(T) was evaluated. No T above 2^40 is tried.
     """
     check_positive("target-epsilon", target)
     low, found = 0, 0.0
@@ -355,7 +356,7 @@ def epsilon_over_steps(
     points: int,
     accountant: Accountant | None = None,
 ) -> tuple[CurvePoint, ...]:
-    """ε(t) at `points` numbers of steps, evenly up to the plan itself."""
+    """Return ε(t) at `points` numbers of steps, evenly spaced up to the plan itself."""
     last = plan.releases
     earlier = sorted({max(1, round(last * k / points)) for k in range(1, points)} - {last})
     runs = [*(plan.with_steps(t) for t in earlier), plan]
@@ -365,7 +366,7 @@ def epsilon_over_steps(
 def epsilon_over_noise(
     plan: TrainingPlan, noise_multipliers: Sequence[float], accountant: Accountant | None = None
 ) -> tuple[CurvePoint, ...]:
-    """ε(σ) at the given multipliers."""
+    """Return ε(σ) at the given multipliers."""
     return tuple(_point(plan, sigma, accountant) for sigma in noise_multipliers)
 
 
@@ -374,9 +375,9 @@ def _point(plan: TrainingPlan, sigma: float, accountant: Accountant | None) -> C
 
 
 def _part(above: float, below: float, target: float) -> float:
-    """Where to divide a bracket of σ on a log scale: where a power law would meet the target.
+    """Return where to divide a bracket of σ on a log scale: where a power law meets the target.
 
-    Always a proper part of it, so that the bracket shrinks.
+    It is always strictly inside, so that the bracket shrinks.
     """
     if not (math.isfinite(above) and below > 0.0):
         return 0.5

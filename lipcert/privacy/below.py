@@ -1,18 +1,18 @@
-"""ε from below: what Gaussian releases of one example's gradients cost at least.
+"""Below: a lower bound of ε, from Gaussian releases of one example's gradients.
 
-Input: shifts a = ‖g‖/s of the releases, g the example's gradient, s the deviation of the noise, and
-how the example is sampled. Output: an ε such that these releases, with the example and without it,
-are not (ε', δ)-DP for any ε' < ε. Nothing here enters a certificate: `accounting` and the core
-bound ε from above.
+Functions take shifts a = ‖g‖/s of the releases, g the example's gradient, s the deviation of the
+noise, and how the example is sampled. They return an ε such that these releases, with the example
+and without it, are not (ε', δ)-DP for any ε' < ε. Nothing here enters a certificate: `accounting`
+and the core bound ε from above.
 
-Of one release let P be the law with the example, Q that without it, L = ln P/Q. All releases
+For one release let P be the law with the example, Q that without it, L = ln P/Q. All releases
 together have the loss ΣL, and δ(ε) ≥ E_P(1 − e^(ε − ΣL))₊, which rises with every loss. Here each
 loss is rounded *down* to a multiple of a gap, with its probability under P, so that the law of the
-sum is a convolution. Deducted from δ are what of the sum lies below the window of the Fourier
-transform, and comes back at its top, by Chernoff's bound; and the rounding of transforms of length
-n, log₂n·2^−51 of the 2-norm each, which a power T takes T times and the 1-norm √n times. What lies
-above the window comes back at its bottom, where it counts less. Gaps and windows decide how close ε
-is, never its side.
+sum is a convolution. Two parts are deducted from δ: the part of the sum below the window of the
+Fourier transform, which comes back at its top, by Chernoff's bound; and the rounding of transforms
+of length n, log₂n·2^−51 of the 2-norm each, which a power T takes T times and the 1-norm √n times.
+What lies above the window comes back at its bottom, where it counts less. Gaps and windows decide
+how close ε is, never its side.
 """
 
 import math
@@ -31,7 +31,7 @@ from lipcert.core.program import FloatArray
 _LONGEST: Final = 1 << 21
 _LONGEST_SUM: Final = 1 << 19
 _LOST: Final = 0.004
-"""what rounding losses down may take from ε, where the window leaves room"""
+"""Most that rounding losses down may take from ε, if the window leaves room."""
 _ROUGH: Final = 0.5
 _LEAST_ROUGH: Final = 1e-4
 _RARE: Final = 1e-3
@@ -48,7 +48,7 @@ _SLOPES: Final = np.geomspace(0.02, 200.0, 50)
 
 
 def gaussian_epsilon(shifts: FloatArray, delta: float) -> float:
-    """ε of releases that all contain the example: together one release of the shift μ = √Σa².
+    """Return ε of releases that all contain the example: together one of the shift μ = √Σa².
 
     Proof: δ(ε) = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) (Balle and Wang, ICML 2018, theorem 8), which
     falls in ε; at the end of the bracket that is returned it is above δ.
@@ -74,11 +74,11 @@ def gaussian_epsilon(shifts: FloatArray, delta: float) -> float:
 
 
 def poisson_epsilon(shifts: FloatArray, rate: float, delta: float) -> float:
-    """ε of releases that contain the example with probability q each, independently.
+    """Return ε of releases that contain the example with probability q each, independently.
 
     Proof: P = (1 − q)·N(0) + q·N(a), Q = N(0), and L = ln(1 − q + q·e^(ax − a²/2)) rises in x. A
     smaller shift loses less: scaled, and with more noise, N(0), N(a) are N(0), N(a'). So shifts are
-    rounded down to a few, of which each is composed with itself at once.
+    rounded down to a few, and releases of equal shift are composed at once.
     """
     if rate >= 1.0:
         return gaussian_epsilon(shifts, delta)
@@ -91,9 +91,9 @@ def poisson_epsilon(shifts: FloatArray, rate: float, delta: float) -> float:
 
 
 def allocated_epsilon(epochs: Sequence[FloatArray], bins: int, delta: float) -> float:
-    """ε of epochs, in each of which one release, of `bins` equally likely ones, has the example.
+    """Return ε of epochs, in each of which one of `bins` equally likely releases has the example.
 
-    epochs: the shifts of the releases of each; those that are missing are taken to show nothing.
+    epochs: the shifts of the releases of each; missing ones are assumed to show nothing.
     Proof: of an epoch e^L = ΣM_t/b, M_t = e^(a_t·x_t − a_t²/2), x_t normal, and of the mean a_t if
     the example is in release t: a mixture over t. Under it the law of ΣM_t, each M_t cut off and
     rounded down, is a convolution. A smaller shift loses less, also in any place of an epoch, and
@@ -112,7 +112,7 @@ def allocated_epsilon(epochs: Sequence[FloatArray], bins: int, delta: float) -> 
 
 
 def _lowered(shifts: FloatArray, step: float) -> list[tuple[float, int]]:
-    """Shifts rounded down to a few, without the weakest, and how many there are of each."""
+    """Round shifts down to a few, without the weakest; return each with its count."""
     largest = min(float(np.max(shifts, initial=0.0)), _LARGEST)
     if largest == 0.0:
         return []
@@ -124,9 +124,9 @@ def _lowered(shifts: FloatArray, step: float) -> list[tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Losses:
-    """Losses (first + k)·gap with their probabilities under P, of `count` releases alike.
+    """Losses (first + k)·gap with their probabilities under P, for `count` equal releases.
 
-    What the probabilities lack to 1 has the loss −∞.
+    The probability that is missing to 1 has the loss −∞.
     """
 
     gap: float
@@ -135,7 +135,7 @@ class _Losses:
     count: int = 1
 
     def log_moments(self, slopes: FloatArray) -> FloatArray:
-        """ln E e^(λ·loss) of all the releases, for each λ."""
+        """Return ln E e^(λ·loss) of all the releases, for each λ."""
         losses = self.gap * (self.first + np.arange(len(self.masses)))
         kept = self.masses > 0.0
         exponents = slopes[:, np.newaxis] * losses[kept] + np.log(self.masses[kept])
@@ -143,7 +143,7 @@ class _Losses:
         return found
 
     def spectrum(self, size: int) -> npt.NDArray[np.complex128]:
-        """The transform of the law of the sum, whose places are taken modulo `size`."""
+        """Return the transform of the law of the sum, with places modulo `size`."""
         places = (self.first + np.arange(len(self.masses))) % size
         found: npt.NDArray[np.complex128] = (
             rfft(np.bincount(places, self.masses, size)) ** self.count
@@ -152,7 +152,7 @@ class _Losses:
 
 
 def _sampled(shift: float, rate: float, gap: float) -> _Losses:
-    """Of one release that contains the example with probability q."""
+    """Return the losses of one release that contains the example with probability q."""
     rise = shift * _TAIL + shift * shift / 2.0
     least, most = math.log1p(-rate), float(np.logaddexp(math.log1p(-rate), math.log(rate) + rise))
     first = math.floor(least / gap)
@@ -172,7 +172,7 @@ class _Sums:
     masses: FloatArray
 
     def losses(self, gap: float, bins: int) -> _Losses:
-        """The losses ln(ΣM_t/b); where the sum is 0, −∞."""
+        """Return the losses ln(ΣM_t/b); −∞ where the sum is 0."""
         sums = self.unit * np.arange(1, len(self.masses))
         places = np.floor(np.log(sums / bins) / gap).astype(np.int64)
         masses = np.bincount(places - places[0], self.masses[1:]).astype(np.float64)
@@ -180,9 +180,10 @@ class _Sums:
 
 
 def _sums(shifts: FloatArray, unit: float) -> _Sums:
-    """Of one epoch; unit: of the grid, unless that is too short then. A release of shift 0 adds 1.
+    """Return the law for one epoch; unit: of the grid, unless that would be too short.
 
-    M_t is cut off where the grid would end; a sum beyond that comes back at its bottom.
+    A release of shift 0 adds 1. M_t is cut off where the grid would end; a sum beyond that comes
+    back at its bottom.
     """
     bins, levels = len(shifts), _lowered(shifts, _COARSE_STEP)
     spread = _TAIL * math.sqrt(sum(n * math.expm1(min(a * a, _TAIL)) for a, n in levels))
@@ -209,9 +210,9 @@ def _sums(shifts: FloatArray, unit: float) -> _Sums:
 def _composed(
     losses_at: Callable[[float], Sequence[_Losses]], releases: int, delta: float, lost: float = 0.0
 ) -> float:
-    """The largest ε found at which δ(ε) is above `delta`.
+    """Return the largest ε found at which δ(ε) is above `delta`.
 
-    losses_at: of a gap. lost: what the losses themselves may have too much of probability.
+    losses_at: gives losses for a gap. lost: probability that the losses may have in excess.
     """
     if not releases:
         return 0.0
@@ -239,5 +240,5 @@ def _composed(
 
 
 def _rounding(size: int, factors: int) -> float:
-    """How much probability a convolution of so many factors may have too much."""
+    """Return how much probability a convolution of this many factors may have in excess."""
     return math.sqrt(size) * math.log2(size) * (factors + 4) * 2.0**-51

@@ -2,8 +2,8 @@
 
 Invariant: the groups of one step are released from *one* sample of examples, so they are one
 Gaussian mechanism, with effective multiplier (Σ_k Δ_k²/s_k²)^(−1/2). Every allocation here makes
-it at least σ, in real arithmetic: each s_k is the formula's value rounded up. The allocations
-therefore cost the same privacy and differ in noise energy Σ_k d_k·s_k² alone.
+it at least σ, in real arithmetic: each s_k is the formula's value rounded up. So all allocations
+cost the same privacy and differ only in noise energy Σ_k d_k·s_k².
 """
 
 import math
@@ -31,11 +31,11 @@ class Neighbouring(Enum):
     ADD_OR_REMOVE_ONE = "add-remove"
     REPLACE_ONE = "replace-one"
     ZERO_OUT = "zero-out"
-    """one example contributes nothing, and the batches stay as they are"""
+    """One example contributes nothing, and the batches stay as they are."""
 
     @property
     def moved(self) -> float:
-        """How many gradients of one example neighbours differ by: Δ over the bound of one."""
+        """How many per-example gradients neighbours differ by: Δ over the bound of one."""
         return 2.0 if self is Neighbouring.REPLACE_ONE else 1.0
 
 
@@ -66,11 +66,11 @@ class Allocation(Enum):
 class Group:
     """Parameters noised together, in all `dimension` numbers, and what is known of them so far.
 
-    Bounds are rounded up, and infinite where there is none. sensitivity: how far one example can
-    move what is released of them. weight: the multiplier of this group relative to the others, in a
-    custom allocation. parameters: their names. grad_norm: bound of their joint gradient for one
-    example. noise_std: standard deviation of the noise on each number, infinite until some is
-    allocated; energy_share: its part of that of all noise.
+    Bounds are rounded up, and infinite if unknown. sensitivity: how far one example can move what
+    is released of them. weight: the multiplier of this group relative to the others, in a custom
+    allocation. parameters: their names. grad_norm: bound of their joint gradient for one example.
+    noise_std: standard deviation of the noise on each number, infinite until some is allocated;
+    energy_share: the group's share of the energy of all noise.
     """
 
     name: str
@@ -106,10 +106,10 @@ class Allocated:
 def allocate(
     groups: Sequence[Group], noise_multiplier: float, allocation: Allocation
 ) -> Allocated | None:
-    """Returns noise whose effective multiplier is at least `noise_multiplier`.
+    """Return noise whose effective multiplier is at least `noise_multiplier`.
 
-    None when a group has no sensitivity bound (or the noise overflows): then no noise makes the
-    release private.
+    The result is None if a group has no sensitivity bound (or the noise overflows): then no noise
+    makes the release private.
     Hypotheses: all groups are released from one sample.
     Proof: Σ Δ_k²/s_k² at the exact formulas is Σ Δ_k²/(σ²ΣΔ_j²), Σ 1/(σ²K),
     Σ Δ_k√d_k/(σ²ΣΔ_j√d_j) and Σ w_k⁻²/(σ²Σw_j⁻²), each 1/σ²; rounding s_k up only lowers it. A
@@ -133,7 +133,7 @@ def allocate(
 
 
 def _unit_noise(groups: Sequence[Group], allocation: Allocation) -> list[float]:
-    """Noise per group for σ = 1."""
+    """Return the noise per group for σ = 1."""
     deltas = [group.sensitivity for group in groups]
     match allocation:
         case Allocation.GLOBAL:
@@ -159,13 +159,13 @@ def _unit_noise(groups: Sequence[Group], allocation: Allocation) -> list[float]:
 
 
 def joint_multiplier(groups: Sequence[Group]) -> float | None:
-    """The multiplier (Σ 1/w_k²)^(−1/2) of noise w_k·Δ_k, rounded down; None: nothing to hide."""
+    """Return the multiplier (Σ 1/w_k²)^(−1/2) of noise w_k·Δ_k, rounded down; None: no noise."""
     inverse = _inverse_weights(groups)
     return divide_down(1.0, inverse) if inverse else None
 
 
 def _inverse_weights(groups: Sequence[Group]) -> float:
-    """√Σ 1/w_k² over the groups that reveal anything."""
+    """Return √Σ 1/w_k² over the groups that reveal anything."""
     return total_sensitivity(
         divide_up(1.0, group.weight) for group in groups if group.sensitivity > 0.0
     )

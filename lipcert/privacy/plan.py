@@ -1,7 +1,7 @@
-"""Plan: how a training run draws its batches, how long it is, and what privacy is asked of it.
+"""Plan: how a training run draws its batches, how long it is, and the δ of its statement.
 
-A plan knows the number of releases, and of those in which one example takes part. Invariant: an
-instance names a combination of sampling and neighbouring relation for which a proof is known; every
+A plan knows the number of releases, and of those in which one example takes part. Invariant: every
+instance has a combination of sampling and neighbouring relation for which a proof is known; any
 other one is a `UsageError` that says what to change.
 """
 
@@ -29,15 +29,15 @@ class Sampling(Enum):
     """How the examples of a step are drawn; steps are independent unless drawn `by_epoch`."""
 
     POISSON = "poisson"
-    """every example independently with probability B/N; B is the expected batch size"""
+    """Every example independently with probability B/N; B is the expected batch size."""
     BALLS_IN_BINS = "balls-in-bins"
-    """every epoch puts each example into one of its ⌈N/B⌉ batches, uniformly and independently"""
+    """Every epoch puts each example into one of its ⌈N/B⌉ batches, uniformly and independently."""
     WITHOUT_REPLACEMENT = "without-replacement"
-    """a uniform subset of exactly B examples, drawn anew for every step"""
+    """A uniform subset of exactly B examples, drawn anew for every step."""
     SHUFFLE = "shuffle"
-    """every epoch splits the data into disjoint batches, in a random or a fixed order"""
+    """Every epoch splits the data into disjoint batches, in a random or a fixed order."""
     FULL_BATCH = "full-batch"
-    """all examples in every step"""
+    """All examples in every step."""
 
     @property
     def by_epoch(self) -> bool:
@@ -59,9 +59,9 @@ class SizeSource(Enum):
     """Where N comes from, and with it the sampling rate, the divisor and the number of steps."""
 
     DECLARED = "declared"
-    """a public constant, the same for neighbouring data sets"""
+    """A public constant, the same for neighbouring data sets."""
     DATA = "data"
-    """the length of the private data set"""
+    """The length of the private data set."""
 
 
 _REFUSED: Final[Mapping[tuple[Sampling, Neighbouring], str]] = MappingProxyType(
@@ -92,12 +92,12 @@ class TrainingPlan:
     """A run that releases noised gradients of `batch_size` examples out of `dataset_size`.
 
     batch_size: also the public constant that a mean divides by; may be left out for full batches.
-    Exactly one of steps and epochs is given; a begun step or epoch counts as a whole one.
-    delta: the δ of the (ε, δ) statement. dataset_size_from: where dataset_size was taken from.
-    rate: the probability with which an example is drawn, where it is not B/N, as of loaders that
-    draw at 1 over their length; of Poisson samples only. trials: how many such runs there are, of
-    which each costs no more than the one described, at any δ; `releases` and `participations` count
-    one run.
+    Exactly one of steps and epochs is given; a partial step or epoch counts as a whole one.
+    delta: the δ of the (ε, δ) statement. dataset_size_from: the origin of dataset_size.
+    rate: the probability with which an example is drawn, if it is not B/N (loaders that draw at
+    1 over their length, for example); for Poisson samples only. trials: the number of such runs,
+    each of which costs no more than the one described, at any δ; `releases` and `participations`
+    count one run.
     """
 
     dataset_size: int
@@ -126,9 +126,10 @@ class TrainingPlan:
 
     @classmethod
     def described(cls, given: Mapping[str, Any]) -> TrainingPlan:
-        """The plan in values by the names of settings, of which others are passed over.
+        """Return the plan in values named like settings; other names are ignored.
 
-        UsageError that lists what is missing.
+        Raises:
+            UsageError: which lists what is missing.
         """
         asks = asks_of_run(given)
         if asks:
@@ -146,7 +147,7 @@ class TrainingPlan:
 
     @property
     def batch(self) -> int:
-        """B: the batch size, that of all examples where none was given."""
+        """B: the batch size; the number of all examples if none was given."""
         return self.dataset_size if self.batch_size is None else self.batch_size
 
     @property
@@ -162,7 +163,7 @@ class TrainingPlan:
 
     @property
     def releases(self) -> int:
-        """T: how often a noised gradient is released."""
+        """T: the number of noised gradients that are released."""
         if self.steps is not None:
             return self.steps
         per_epoch = 1 / self._share
@@ -172,7 +173,7 @@ class TrainingPlan:
 
     @property
     def batches_per_epoch(self) -> int:
-        """⌈N/B⌉; of a shuffled epoch the last one is short where B does not divide N."""
+        """⌈N/B⌉; the last batch of a shuffled epoch is short if B does not divide N."""
         return -(-self.dataset_size // self.batch)
 
     @property
@@ -193,12 +194,12 @@ class TrainingPlan:
         return math.ceil(Fraction(self.steps, least))
 
     def with_steps(self, steps: int) -> TrainingPlan:
-        """The same run with another number of steps."""
+        """Return the same run with another number of steps."""
         return replace(self, steps=steps, epochs=None)
 
     @property
     def _share(self) -> Fraction:
-        """q exactly. A stated one is the simplest fraction that its float64 stands for: 1/45."""
+        """q exactly. A stated one is the simplest fraction with this float64, such as 1/45."""
         if self.rate is None:
             return Fraction(self.batch, self.dataset_size)
         simple = Fraction(self.rate).limit_denominator(_SIMPLE)

@@ -1,7 +1,7 @@
 """Selection: the ε of a search that publishes only the best of a random number of trials.
 
-Input: (ε, δ) statements of one trial, the law of the number of trials, its mean, δ. Output: an ε.
-All numbers are rounded towards a larger ε.
+`selected_epsilon` takes (ε, δ) statements of one trial, the law of the number of trials, its mean,
+and δ. All numbers are rounded towards a larger ε.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lipcert.core.exponential import exp_bounds
 from lipcert.core.interval import Array, down, up
 
 _MOST: Final = 500.0
-"""an ε above it says nothing"""
+"""A larger ε says nothing."""
 _FARTHEST: Final = 700
 _TOLERANCE: Final = 2.0**-14
 
@@ -31,13 +31,13 @@ class Law(Enum):
     GEOMETRIC = "geometric"
     """K = k ≥ 1 with probability (1 − 1/mean)^(k−1)/mean"""
     POISSON = "poisson"
-    """K = k ≥ 0 with probability e^−mean·mean^k/k!; without a trial nothing is published"""
+    """K = k ≥ 0 with probability e^−mean·mean^k/k!; without a trial nothing is published."""
 
 
 def selected_epsilon(
     profile: Sequence[tuple[float, float]], law: Law, mean: int, delta: float
 ) -> float | None:
-    """Returns ε such that publishing the best of K trials is (ε, δ)-DP; None: none was found.
+    """Return ε such that publishing the best of K trials is (ε, δ)-DP; None: none was found.
 
     Hypotheses: one trial is (ε, δ)-DP for every pair of `profile`, under a symmetric relation. All
     trials are drawn from one distribution, hyper-parameters included, independently of one another,
@@ -50,7 +50,7 @@ def selected_epsilon(
     F(t) = sup_q (h(1−q)·t − e^ε·h(1−G(q)))₊. F is convex, F(0) = 0, and its slope at most h(1). A
     piecewise linear convex function above it, with slopes that rise by s_k ≥ 0 at E_k, has the mean
     Σ s_k·E_Q(r − E_k)₊, of which an upper bound follows from the profile.
-    Attained, but for a few per cent, by scores that put where q' is G(q) before the rarest losses.
+    Attained, up to a few per cent, by scores that put where q' is G(q) before the rarest losses.
     (Rényi divergences: Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy,
     ICLR 2022; profiles: Koskela, Redberg and Wang, Privacy profiles for private selection, ICML
     2024.)
@@ -69,7 +69,7 @@ def selected_epsilon(
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """values[k] ≥ P(S) − ratios[k]·Q(S) for all S, both ways round; both start at ratio 0."""
+    """values[k] ≥ P(S) − ratios[k]·Q(S) for all S, and with P, Q swapped; both start at ratio 0."""
 
     ratios: Array
     values: Array
@@ -91,7 +91,7 @@ class _Curve:
         return cls(np.array([*nodes]), np.array([*nodes.values()]))
 
     def power(self, q: Array) -> Array:
-        """Upper bound of G at each q."""
+        """Return an upper bound of G at each q."""
         lines = up(up(np.multiply.outer(self.ratios, q)) + self.values[:, None])
         return np.asarray(np.minimum(1.0, lines.min(axis=0)), dtype=np.float64)
 
@@ -106,13 +106,13 @@ class _Search:
 
     @classmethod
     def of(cls, curve: _Curve, law: Law, mean: int) -> _Search:
-        """Proof: h(1 − q) falls in q, and G rises."""
+        """Return the search. Proof: h(1 − q) falls in q, and G rises."""
         q = np.union1d(np.geomspace(1e-9, 1.0, 3000), np.linspace(0.0, 1.0, 500))
         bounds = _geometric if law is Law.GEOMETRIC else _poisson
         return cls(curve, bounds(q[:-1], mean)[1], bounds(curve.power(q[1:]), mean)[0])
 
     def delta(self, epsilon: float) -> Fraction:
-        """Upper bound of the δ of the search."""
+        """Return an upper bound of the δ of the search."""
         factor = round_down(exp_bounds(Fraction(epsilon))[0])
         rises = up(np.multiply.outer(self.curve.ratios, self.most))
         heights = np.maximum(0.0, up(rises - down(factor * self.least)).max(axis=1))
@@ -129,14 +129,14 @@ class _Search:
 
 
 def _geometric(q: Array, mean: int) -> tuple[Array, Array]:
-    """Lower and upper bounds of h(1 − q) = K/(1 + (K − 1)·q)², K the mean."""
+    """Return lower and upper bounds of h(1 − q) = K/(1 + (K − 1)·q)², K the mean."""
     low = down(1.0 + down((mean - 1.0) * q))
     high = up(1.0 + up((mean - 1.0) * q))
     return down(mean / up(high * high)), up(mean / down(low * low))
 
 
 def _poisson(q: Array, mean: int) -> tuple[Array, Array]:
-    """Lower and upper bounds of h(1 − q) = K·e^(−K·q), K the mean."""
+    """Return lower and upper bounds of h(1 − q) = K·e^(−K·q), K the mean."""
     found = []
     for part in q:
         exponent = mean * Fraction(float(part))
