@@ -320,7 +320,8 @@ class _Draft:
     def _frozen(self, certificate: Certificate) -> tuple[str, ...]:
         """Return the tensors of the file that training does not change.
 
-        A bias that the file leaves out, and the program has again, is not one of them."""
+        A bias that the file leaves out, and the program has again, is not one of them.
+        """
         frozen = frozen_tensors(self._program, frozenset(certificate.scope.trained))
         return tuple(name for name in frozen if name not in self._found.file.left_out)
 

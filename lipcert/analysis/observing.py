@@ -63,7 +63,8 @@ def _norm(graph: Graph, name: str, constraint: ConstraintSpec, weight: FloatArra
 def _spectral(use: Use) -> float:
     """Estimate the spectral norm of a step's linear map.
 
-    For a table it is the longest row, for other operands the largest entry."""
+    For a table it is the longest row, for other operands the largest entry.
+    """
     if use.is_table:
         return float(np.max(np.linalg.norm(use.operand.array, axis=1)))
     if not use.is_linear_map:
@@ -211,7 +212,8 @@ def observed_at_random(found: Bounded, settings: Settings, seed: int = 0) -> Obs
 def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
     """Return why no random examples are measured, if they are not.
 
-    A few may take seconds, or one may take more memory than the rest of an analysis."""
+    A few may take seconds, or one may take more memory than the rest of an analysis.
+    """
     if not found.groups:
         return ()
     operations, numbers = _LEAST * work(found.program), numbers_held(found.program)

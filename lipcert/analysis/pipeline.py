@@ -217,7 +217,8 @@ def _assumptions(
 def _node_reports(found: Bounded, absence: Absence) -> tuple[NodeReport, ...]:
     """Return bounds at every step, under the names of the nodes of the file.
 
-    If a node is several steps, they are `norm#1`, `norm#2`, …"""
+    If a node is several steps, they are `norm#1`, `norm#2`, …
+    """
     steps = found.program.steps
     totals, counts = Counter(map(found.name_of, steps)), Counter[str]()
     reports = []

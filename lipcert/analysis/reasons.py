@@ -69,7 +69,8 @@ class Reason:
     def factor(self) -> float:
         """The bound over the largest of the same kind from which it follows.
 
-        It is nan if there is none, and for a combination of several bounds."""
+        It is nan if there is none, and for a combination of several bounds.
+        """
         same = [item.bound for item in self.because if item.what == self.what]
         known = same and self.rule != _GROUP and 0.0 < max(same) < math.inf > self.bound
         return self.bound / max(same) if known else math.nan

@@ -110,7 +110,8 @@ def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
 def _gated_noise(use: Usefulness | None, reason: str) -> float | str:
     """Return noise over signal as a gate uses it, if the mean gradient was measured.
 
-    For drawn examples, whose labels are random, only a lower bound is known."""
+    For drawn examples, whose labels are random, only a lower bound is known.
+    """
     if use is None or use.noise_to_signal is None or use.observed is None:
         return reason
     if use.observed.of_norms:

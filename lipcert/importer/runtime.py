@@ -93,7 +93,8 @@ class Runtime:
 def rejection(path: Path) -> str:
     """Return why onnxruntime rejects a file, or fails on inputs of the shapes that it declares.
 
-    The result is "" if it runs on one of them, or lacks an operator or type of the file."""
+    The result is "" if it runs on one of them, or lacks an operator or type of the file.
+    """
     _, proto = read_parsed(path)
     _embed_external_data(proto, path.parent)
     try:

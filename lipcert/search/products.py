@@ -97,7 +97,8 @@ def region_between(
     """Return the steps between two values as a region, for entries that may have either sign.
 
     The result is None if there are too many, steps of other kinds, or norms whose products float64
-    cannot hold."""
+    cannot hold.
+    """
     steps = chain_steps(proof.program, VALUES, start, stop, proof.free) or ()
     if any(step.op != _RELU and not isinstance(step.op, _AFFINE) for step in steps):
         return None

@@ -90,7 +90,8 @@ class Derived:
     def needed(self, tensors: Collection[str], *, lipschitz: bool) -> Derived:
         """Keep only the lines that the gradients of these tensors rely on, renumbered.
 
-        lipschitz: whether to keep those of the Lipschitz constant, too."""
+        lipschitz: whether to keep those of the Lipschitz constant, too.
+        """
         wanted = {
             number
             for number, line in enumerate(self.lines)

@@ -1,4 +1,5 @@
-"""What would make a private run learn: settings, analysed and ranked by noise over signal.
+"""Suggestions: settings with which a private run learns more, analysed and ranked.
 
-`engine.suggest` is the data flow; each other module is one stage of it.
+They are ranked by noise over signal. `engine.suggest` is the data flow; each other module is one
+stage of it.
 """

@@ -1,10 +1,9 @@
-"""Advice: what somebody may do to a network, in sentences and as lines that a person can write.
+"""Advice: what a user may do to a network, in sentences and as lines of code.
 
-Sentences say what keeps a run from being private, and which ways out there are where bounds by
-weights are useless. Edits are other networks whose bounds may be smaller: none is made or analysed
-here, and a user who writes one exports and analyses it. All are for bounds by weights; gradient
-clipping needs none of them, except that no private run can have a layer that mixes the examples of
-a batch.
+Sentences say what keeps a run from being private, and what to do if bounds by weights are useless.
+Edits are other networks whose bounds may be smaller. None is made or analysed here: a user who
+writes one exports and analyses it. All are for bounds by weights; gradient clipping needs none of
+them, except that no private run can have a layer that mixes the examples of a batch.
 """
 
 import math
@@ -28,7 +27,7 @@ _BENDS: Final = frozenset(
     {"relu", "leaky_relu", "elu", "selu", "celu", "gelu", "gelu_tanh", "silu", "quick_gelu", "mish"}
     | {"hard_swish", "softplus", "tanh"}
 )
-"""activations in whose place another may stand"""
+"""Activations that another one may replace."""
 _SMOOTH: Final = frozenset({"gelu", "gelu_tanh", "silu", "quick_gelu", "mish", "hard_swish"})
 _IN_ROWS: Final = (
     p.Activation
@@ -40,7 +39,7 @@ _IN_ROWS: Final = (
     | p.Scale
     | p.Shift
 )
-"""steps that stand between a layer and its activation"""
+"""Steps that may stand between a layer and its activation."""
 _GROUPS: Final = 8
 _FLOOR: Final = 1.0
 _COOLER: Final = 4.0
@@ -48,7 +47,7 @@ _NAMED: Final = 8
 
 
 def edits_of(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
-    """All that apply to a network, those that shorten a bound most often first."""
+    """Yield all edits that apply to a network; those that most often reduce a bound come first."""
     yield from _norms(graph)
     yield from _biases(graph)
     yield from _sums(graph)
@@ -60,12 +59,12 @@ def edits_of(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
 
 
 def norms_of(graph: Graph) -> list[Node]:
-    """Normalisations, within examples or by statistics of a batch."""
+    """Return normalisations, within examples or by statistics of a batch."""
     return [node for node in graph.nodes if isinstance(node.op, kinds.Normalize | p.BatchNorm)]
 
 
 def affine_of(graph: Graph, norm: Node) -> list[str]:
-    """The trained parameters that alone scale and shift what a normalisation computes."""
+    """Return the trained parameters that only scale and shift the result of a normalisation."""
     trained = {use.parameter for use in graph.trained_uses()}
     found = [use.parameter for use in norm.uses() if use.parameter in trained]
     value = norm.output
@@ -81,17 +80,17 @@ def affine_of(graph: Graph, norm: Node) -> list[str]:
 
 
 def _mixing(graph: Graph) -> list[str]:
-    """Batch normalisations of the graph that use statistics of the batch in training."""
+    """Return batch normalisations that use statistics of the batch in training."""
     return list(dict.fromkeys(x.name for x in graph.eval_layers if not x.is_dropout))
 
 
 def module_of(parameter: str) -> str:
-    """The module that a state_dict says a parameter belongs to; "" where it says none."""
+    """Return the module of a parameter in a state_dict; "" if it has none."""
     return parameter.rpartition(".")[0]
 
 
 def _norms(graph: Graph) -> Iterator[ModuleEdit]:
-    """Normalisations with a bounded slope."""
+    """Suggest normalisations with a bounded slope."""
     makers = {node.output: node for node in graph.nodes}
     bounded, grouped, unit = [], [], []
     for node in norms_of(graph):
@@ -139,7 +138,7 @@ def _biases(graph: Graph) -> Iterator[ModuleEdit]:
 
 
 def _sums(graph: Graph) -> Iterator[ModuleEdit]:
-    """Shorter branches of residual sums, whose two values depend on a common one."""
+    """Suggest smaller branches of residual sums, whose two values depend on a common one."""
     below = {graph.input_name: frozenset({graph.input_name})}
     names = []
     for node in graph.nodes:
@@ -156,7 +155,7 @@ def _sums(graph: Graph) -> Iterator[ModuleEdit]:
 
 
 def _attention(graph: Graph) -> Iterator[ModuleEdit]:
-    """Flatter scores, or bounded ones."""
+    """Suggest flatter attention scores, or bounded ones."""
     names = [node.name for node in graph.nodes if isinstance(node.op, kinds.Attention)]
     cooler = f"q = q / {_COOLER:g}"
     yield from _edit("flatter attention", [(cooler, name) for name in names])
@@ -165,7 +164,7 @@ def _attention(graph: Graph) -> Iterator[ModuleEdit]:
 
 
 def _activations(graph: Graph) -> Iterator[ModuleEdit]:
-    """An activation that keeps norms, and one of slope at most 1."""
+    """Suggest an activation that keeps norms, or one of slope at most 1."""
     makers = {node.output: node for node in graph.nodes}
     pairs, slope = [], []
     for node in graph.nodes:
@@ -181,7 +180,7 @@ def _activations(graph: Graph) -> Iterator[ModuleEdit]:
 
 
 def _channel_axis(node: Node, makers: dict[str, Node]) -> int | None:
-    """The axis of channels: 1 behind a convolution, the last behind a dense layer."""
+    """Return the channel axis: 1 after a convolution, the last after a dense layer."""
     maker: Node | None = node
     while maker is not None and isinstance(maker.op, _IN_ROWS):
         maker = makers.get(maker.inputs[0])
@@ -202,7 +201,7 @@ def _pools(graph: Graph) -> Iterator[ModuleEdit]:
 
 
 def _average_pool(op: p.MaxPool) -> str:
-    """The layer of means over the windows of maxima."""
+    """Return the average pooling over the windows of a max pooling, as code."""
     window = op.window
     words = [_same(window.taps)]
     words += [f"stride={_same(window.strides)}"] if window.strides != window.taps else []
@@ -216,7 +215,7 @@ def _same(numbers: Shape) -> str:
 
 
 def _weights(graph: Graph) -> Iterator[ModuleEdit]:
-    """Weights all of whose singular values are equal stretch as much as their norm allows."""
+    """Suggest orthogonal weights, which stretch everything as much as their norm allows."""
 
     def is_free(use: Use) -> bool:
         return use.is_linear_map and use.operand.array.ndim >= 2 and use.operand.is_plain
@@ -227,7 +226,7 @@ def _weights(graph: Graph) -> Iterator[ModuleEdit]:
 
 
 def _inputs(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
-    """Inputs about 0, whose norm is at most half as large."""
+    """Suggest inputs centred at 0, whose norm is at most half as large."""
     box = settings.effective_input_box
     if box is None or box[0] + box[1] == 0.0 or graph.ids is not None or graph.parts:
         return
@@ -238,7 +237,7 @@ def _inputs(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
 
 
 def _edit(what: str, lines: Iterable[tuple[str, str]]) -> Iterator[ModuleEdit]:
-    """One edit from lines of code with the places they stand for; none from no lines."""
+    """Yield one edit from lines of code with the places they apply to; nothing without lines."""
     places: dict[str, list[str]] = {}
     for code, place in lines:
         places.setdefault(code, []).append(place)
@@ -248,20 +247,20 @@ def _edit(what: str, lines: Iterable[tuple[str, str]]) -> Iterator[ModuleEdit]:
 
 
 def _loop(what: str, names: Iterable[str], code: str) -> Iterator[ModuleEdit]:
-    """One edit that does the same to everything of these names."""
+    """Yield one edit that does the same to everything with these names."""
     listed = ", ".join(f'"{name}"' for name in dict.fromkeys(names))
     if listed:
         yield ModuleEdit(what, f"for name in [{listed}]: {code}")
 
 
 def _named(places: list[str]) -> str:
-    """Names as a comment, of many the first ones."""
+    """Return names as a comment; of many only the first ones."""
     unique = [name for name in dict.fromkeys(places) if name]
     return f"  # {first_of(unique, _NAMED)}" if unique else ""
 
 
 def stops_of(graph: Graph, recipe: Recipe) -> Iterator[str]:
-    """Layers because of which a run of the file as it was trained would not be private."""
+    """Yield layers because of which training the file as it was would not be private."""
     if mixing := _mixing(graph):
         yield (
             f"BatchNorm ({first_of(mixing, _NAMED)}) mixes the examples of a batch, so that no "
@@ -285,7 +284,7 @@ def remarks_of(
     *,
     of_norms: bool,
 ) -> Iterator[str]:
-    """Where attention or normalisation leaves no useful bound by weights, and what to do."""
+    """Yield where attention or normalisation leaves no useful bound by weights, and what to do."""
     held = [item for item in suggestions if item.change.topic == TOPIC]
     plain = next((item for item in held if MECHANISMS[item.mechanism].holds_weights()), None)
     attentions = sum(isinstance(node.op, kinds.Attention) for node in graph.nodes)

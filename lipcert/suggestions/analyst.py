@@ -1,7 +1,7 @@
-"""Analyst: one what-if after another, analysed as `lipcert analyze` would.
+"""Analyst: analyse one set of changes after another, as `lipcert analyze` would.
 
-Every set of changes gets an `Outcome`, from bounds that are derived and gradients that are measured
-under its settings; what several of them share is derived and measured once.
+Every set of changes gets an `Outcome`, from derived bounds and measured gradients under its
+settings; whatever several of them share is derived and measured once.
 """
 
 import hashlib
@@ -32,18 +32,18 @@ from lipcert.suggestions.records import TOPIC, Change, Outcome
 from lipcert.text.numbers import finite
 
 _OF_NOISE: Final = frozenset({"allocation", "run", "sampling"})
-"""topics that neither bounds nor gradients depend on"""
+"""Topics that affect neither bounds nor gradients."""
 _ORDER: Final = (TOPIC, "biases", "loss clip", "affine", "allocation")
-"""in which changes are made, whatever the order in which they are given"""
+"""The order in which changes are made, whatever the order in which they are given."""
 _REACH: Final = 2.0
-"""by what factor of its radius noise may move a weight; and the radius of a free weight, which is
-twice the norm that the first weights of torch have, about 1"""
+"""Factor of its radius by which noise may move a weight, and the radius of a free weight: twice the
+norm of initial weights in torch, about 1."""
 Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[Group]], float]
 
 
 @dataclass(frozen=True, eq=False)
 class Analysed:
-    """What became of a network: bounds, gradients that were met, and both in short."""
+    """An analysed network: bounds, measured gradients, and a summary of both."""
 
     settings: Settings
     found: Bounded
@@ -53,10 +53,10 @@ class Analysed:
 
 @dataclass(frozen=True, eq=False)
 class Analyst:
-    """Analyses of one network with changes, under settings that they are made to.
+    """Analyses one network with changes to its settings.
 
-    base: the network under any settings. examples: at which gradients are
-    measured; None: nowhere.
+    base: the network under any settings. examples: those at which gradients are measured; None:
+    no measurements.
     """
 
     base: Bounded
@@ -72,9 +72,9 @@ class Analyst:
         object.__setattr__(self, "_shared", Shared.of(self.base))
 
     def analysed(self, changes: tuple[Change, ...]) -> Analysed:
-        """The network with these changes, the mechanism among them, in any order.
+        """Return the network with these changes, the mechanism among them, in any order.
 
-        Raises what `applied` and `bounded_again` raise.
+        Raises the same errors as `applied` and `bounded_again`.
         """
         key = _ordered(changes)
         if key not in self._known:
@@ -82,11 +82,11 @@ class Analyst:
         return self._known[key]
 
     def known(self, changes: tuple[Change, ...]) -> Analysed | None:
-        """What was analysed before; None where it was not."""
+        """Return an earlier analysis; None if there is none."""
         return self._known.get(_ordered(changes))
 
     def released(self, item: Analysed) -> Release:
-        """The noise of what was analysed."""
+        """Return the noise for an analysed network."""
         return release_of(item.found, item.settings, self._multiplier)
 
     def _analysed(self, changes: tuple[Change, ...]) -> Analysed:
@@ -103,8 +103,10 @@ class Analyst:
         )
 
     def _observed(self, found: Bounded, settings: Settings) -> Observed | None:
-        """At the examples. What gradient clipping would run is the same for all mechanisms, and
-        not passed through again."""
+        """Measure gradients at the examples.
+
+        The pass for gradient clipping is the same for all mechanisms, and is made only once.
+        """
         examples = self.examples
         if examples is None:
             return None
@@ -113,7 +115,7 @@ class Analyst:
         if key not in self._plain:
             try:
                 self._plain[key] = plain_gradients(found, examples)
-            except TypeError:  # of a loss whose gradient is not known here
+            except TypeError:  # for a loss whose gradient is not known here
                 self._plain[key] = None
         plain = self._plain[key]
         return None if plain is None else observed_at(found, settings, examples, plain)
@@ -121,7 +123,7 @@ class Analyst:
     def _multiplier(
         self, plan: TrainingPlan | None, settings: Settings, groups: Sequence[Group]
     ) -> float:
-        """σ, which for one run and one target need not be sought again."""
+        """Return σ, computed once for each run and target."""
         if plan is None or settings.target_epsilon is None:
             return planned_multiplier(plan, settings, groups)
         key = (plan, settings.target_epsilon, settings.accountant)
@@ -135,7 +137,7 @@ def _ordered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
 
 
 def place(topic: str) -> int:
-    """Of a topic among all."""
+    """Return the place of a topic in the order of changes."""
     return _ORDER.index(topic) if topic in _ORDER else len(_ORDER)
 
 
@@ -145,7 +147,7 @@ def outcome_of(
     observed: Observed | None,
     multiplier: Multiplier = planned_multiplier,
 ) -> Outcome:
-    """What bounds and measured gradients come to under the noise of the settings."""
+    """Summarise bounds and measured gradients under the noise of the settings."""
     released = release_of(found, settings, multiplier)
     use = usefulness_of(released, settings, plan_of(settings), observed)
     return Outcome(
@@ -161,19 +163,19 @@ def outcome_of(
 
 
 def release_of(found: Bounded, settings: Settings, multiplier: Multiplier) -> Release:
-    """The noise that bounds need; UsageError where nothing is trained."""
+    """Return the noise that bounds need; UsageError if nothing is trained."""
     if not found.groups:
         raise UsageError("nothing is trained under these settings")
     return Release.of(found.groups, settings, multiplier(plan_of(settings), settings, found.groups))
 
 
 def learning_rate(graph: Graph, settings: Settings, steps: int) -> float:
-    """Adam's, from public numbers: noise alone moves no weight further than twice its radius.
+    """Return a rate for Adam from public numbers: noise alone moves weights by two radii at most.
 
     Adam divides entries by their own deviation: under noise of any size each moves by about η in a
     step, and by η√T in T independent ones. A matrix of m × n such entries has a norm of about
-    η√T·(√m + √n), or η√T·√(mn) by Frobenius. A lower η leaves the signal unused, which adds up as
-    T does; a higher one is thrown about by noise and projected back.
+    η√T·(√m + √n), or η√T·√(mn) by Frobenius. A lower η leaves the signal unused, which adds up in
+    proportion to T; with a higher one, noise moves weights far and constraints project them back.
     """
     held = settings.constraint
     shapes = [use.operand.shape for use in graph.trained_uses() if use.is_linear_map]
@@ -192,13 +194,13 @@ def _of_one(noise: float | None, observed: Observed | None) -> float | None:
 
 
 class Remembered:
-    """Proposes norms, and keeps them for kernels of the same numbers."""
+    """Proposes norms, and remembers them for kernels with the same numbers."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[NormClaim, ...]] = {}
 
     def __call__(self, kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
-        """The claims for a kernel."""
+        """Return the claims for a kernel."""
         key = _key(kernel, tier)
         if key not in self._known:
             self._known[key] = proposals(kernel, tier)
@@ -206,7 +208,7 @@ class Remembered:
 
 
 def _key(kernel: Kernel, tier: TierName) -> str:
-    """A digest of all that a search depends on."""
+    """Return a digest of everything that a search depends on."""
     frame, entries = kernel.frame, kernel.entries
     use = (tier, entries.shape, frame.size, frame.groups, kernel.is_matrix)
     digest = hashlib.sha256(f"{use!r} {frame.window!r} {len(frame.moved)}\n".encode())
@@ -218,7 +220,7 @@ def _key(kernel: Kernel, tier: TierName) -> str:
 
 
 def changed(before: Settings, after: Settings) -> Mapping[str, object]:
-    """The fields of settings that differ, as they are afterwards."""
+    """Return the fields of settings that differ, with their new values."""
     names = Settings.__dataclass_fields__
     return {
         name: getattr(after, name)
@@ -228,7 +230,7 @@ def changed(before: Settings, after: Settings) -> Mapping[str, object]:
 
 
 def applied(settings: Settings, changes: tuple[Change, ...]) -> Settings:
-    """Settings with changes. UsageError where they contradict each other or the settings."""
+    """Return settings with changes; UsageError if they contradict each other or the settings."""
     fields: dict[str, object] = {}
     freeze, constraints = settings.freeze, settings.constraints
     for change in changes:

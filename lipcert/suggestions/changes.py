@@ -1,8 +1,8 @@
-"""Changes: settings that might help a run, as its network and its own settings suggest them.
+"""Changes: settings that might help a run, derived from its network and its own settings.
 
-Mechanisms are changes, too: settings under which a run would bound its gradients in another way,
-whose radii follow from the gradients that were met, and from what layers read and receive. Whether
-a change helps is not decided here: all are analysed.
+Mechanisms are changes, too: settings under which a run would bound its gradients differently. Their
+radii follow from measured gradients, and from the norms that layers read and receive. This module
+does not decide whether a change helps: all are analysed.
 """
 
 import math
@@ -39,7 +39,7 @@ from lipcert.suggestions.records import TOPIC, Change
 
 LOSS_CLIP: Final = 0.1
 _SHARP: Final = 0.125
-"""a temperature under which logits within constraints are large enough to be sure of a class"""
+"""A temperature at which logits within constraints are large enough for confident predictions."""
 _LARGER: Final = 2
 _FEW: Final = 2
 
@@ -48,18 +48,18 @@ _SPECTRAL: Final = 1.0
 _BIAS_NORM: Final = 1.0
 _RADII: Final = ("input_clip", "cotangent_clip", "conv_clip", "clip_norm", "clip_scope", "decay")
 _BOUNDED: Final = 1.25
-"""times the median norm of what a layer reads: a bound up to which no clip is needed"""
+"""Factor of the median norm that a layer reads: with a bound up to it, no clip is needed."""
 _EXAMPLES: Final = 16
-"""at which layers are looked at"""
+"""Number of examples at which layers are measured."""
 _TABLES: Final = ("input_clips", "cotangent_clips")
 HELD: Final = tuple(kind for kind, found in MECHANISMS.items() if found.holds_weights())
-"""mechanisms that hold the weights within constraints"""
+"""Mechanisms that keep the weights within constraints."""
 RIVAL: Final = 1
-"""the place among `families` of gradient clipping at C = 1"""
+"""Index in `families` of gradient clipping at C = 1."""
 
 
 def changes_of(graph: Graph, settings: Settings, loss: Loss) -> Iterator[Change]:
-    """Everything that might help, apart from the mechanism."""
+    """Yield everything that might help, apart from the mechanism."""
     subject = _Subject(graph, settings)
     yield from _biases(subject)
     yield from _affine(subject)
@@ -72,19 +72,19 @@ def changes_of(graph: Graph, settings: Settings, loss: Loss) -> Iterator[Change]
 
 @dataclass(frozen=True)
 class _Subject:
-    """The network and the run that changes are sought for."""
+    """The network and the run for which changes are sought."""
 
     graph: Graph
     settings: Settings
 
     def patterns(self, names: Collection[str]) -> tuple[str, ...]:
-        """Patterns of these parameters and of no other trained one."""
+        """Return patterns that match these parameters and no other trained one."""
         trained = [name for name, item in self.graph.parameters.items() if item.trainable]
         return globs(names, trained)
 
 
 def _biases(subject: _Subject) -> Iterator[Change]:
-    """Shorter biases where many positions share one: its gradient is the sum over all of them."""
+    """Suggest small biases where many positions share one: its gradient is the sum over them."""
     makers = {node.output: node for node in subject.graph.nodes}
     by_radius: dict[float, list[str]] = {}
     for use in subject.graph.trained_uses():
@@ -112,7 +112,7 @@ def _biases(subject: _Subject) -> Iterator[Change]:
 
 
 def _affine(subject: _Subject) -> Iterator[Change]:
-    """Scales and shifts of normalisations, which a linear map behind them can take over."""
+    """Suggest freezing scales and shifts of normalisations; a later linear map can replace them."""
     norms = norms_of(subject.graph)
     names = [name for node in norms for name in affine_of(subject.graph, node)]
     if names:
@@ -122,7 +122,7 @@ def _affine(subject: _Subject) -> Iterator[Change]:
 
 
 def _loss(settings: Settings, loss: Loss) -> Iterator[Change]:
-    """A clip of the loss gradient, with a temperature at which it is off for what is learned.
+    """Suggest a clip of the loss gradient, with a temperature at which learned examples escape it.
 
     Bounds depend on the clip alone. At temperature 1 the logits of a network within constraints
     stay small, p − y stays long, and every example has the same weight however well it is known.
@@ -149,7 +149,7 @@ def _noise(settings: Settings) -> Iterator[Change]:
 
 
 def _head(subject: _Subject) -> Iterator[Change]:
-    """The last layer alone, for networks that learned elsewhere."""
+    """Suggest training the last layer alone, for networks that were trained elsewhere."""
     names = list(dict.fromkeys(use.parameter for use in subject.graph.trained_uses()))
     last = module_of(names[-1]) if names else ""
     head = [name for name in names if module_of(name) == last]
@@ -160,7 +160,7 @@ def _head(subject: _Subject) -> Iterator[Change]:
 
 
 def _sampling(settings: Settings) -> Iterator[Change]:
-    """Balls in bins in place of a shuffle; another relation is never part of a recipe."""
+    """Suggest balls in bins instead of a shuffle; a recipe never changes the relation."""
     plan = known_plan(settings) if settings.sampling == Sampling.SHUFFLE.value else None
     if plan is None:
         return
@@ -181,7 +181,7 @@ def _sampling(settings: Settings) -> Iterator[Change]:
 
 
 def _run(settings: Settings) -> Iterator[Change]:
-    """Other batches and other numbers of steps, at the same ε."""
+    """Suggest other batch sizes and numbers of steps, at the same ε."""
     if settings.target_epsilon is None or settings.dataset_size is None:
         return
     batch, total = settings.batch_size, settings.dataset_size
@@ -206,17 +206,17 @@ def _run(settings: Settings) -> Iterator[Change]:
 
 
 def _layers(names: list[str]) -> str:
-    """Few names, or how many there are."""
+    """List a few names, or say how many there are."""
     unique = [f"layer {name}" if name.isdigit() else name for name in dict.fromkeys(names)]
     return " and ".join(unique) if len(unique) <= _FEW else f"{len(unique)} layers"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRadii:
-    """What one layer reads and what reaches its output: medians of norms that were met.
+    """What one layer reads and what reaches its output: medians of measured norms.
 
-    name: of one of its parameters. bound: of what it reads, whatever the weights before it are;
-    inf where none is known. cotangent: in the norm of its clip.
+    name: of one of its parameters. bound: of what it reads, for any weights of earlier layers; inf
+    if none is known. cotangent: in the norm of its clip.
     """
 
     name: str
@@ -226,7 +226,7 @@ class LayerRadii:
 
 
 def gradient_clipping(norm: float, scope: str = "flat", what: str = "") -> Change:
-    """Clip the gradient of every example, all at once or in each group."""
+    """Return the change to clipping every per-example gradient, as a whole or in each group."""
     by_group = scope == "group"
     settings = _cleared() | {
         "mechanism": "gradient-clipping",
@@ -241,18 +241,18 @@ def gradient_clipping(norm: float, scope: str = "flat", what: str = "") -> Chang
 
 
 def _change(what: str, settings: Mapping[str, object]) -> Change:
-    """With its options, and as training takes it."""
+    """Return a change of mechanism with its options and its code for training."""
     own = options(settings), mechanism_code(settings)
     return Change(TOPIC, what, "\n".join(own), settings=settings)
 
 
 def clips_gradients(family: Change) -> bool:
-    """Whether a change of mechanism is one to clipping the gradients of examples."""
+    """Whether a change of mechanism leads to per-example gradient clipping."""
     return MECHANISMS[str(family.settings["mechanism"])].clips_gradients
 
 
 def held(kind: str, settings: Settings, biased: bool) -> Change:
-    """Weights held within their constraints: those that are declared, otherwise norm 1."""
+    """Return the change to weights within constraints: the declared ones, or else norm 1."""
     constraint = settings.constraint or ConstraintSpec("spectral", _SPECTRAL)
     bias_norm = settings.bias_norm
     if bias_norm is None and biased:
@@ -265,7 +265,7 @@ def held(kind: str, settings: Settings, biased: bool) -> Change:
 
 
 def backprop_clippings(radii: tuple[LayerRadii, ...]) -> Iterator[Change]:
-    """Layers that clip what they read and receive: all alike, or each to what it was seen to."""
+    """Yield changes to clipping layers: all at the same radii, or each at its measured medians."""
     if not radii or not all(item.input > 0.0 and item.cotangent > 0.0 for item in radii):
         return
     reads = _up(max(item.input for item in radii))
@@ -275,14 +275,16 @@ def backprop_clippings(radii: tuple[LayerRadii, ...]) -> Iterator[Change]:
 
 
 def clips_of_all(reads: float, receives: float) -> Change:
-    """Every layer clips what it reads, and the gradient at its output, to the same radii."""
+    """Return the change to layers that all clip input and output gradient to the same radii."""
     settings = _freed() | {"input_clip": reads, "cotangent_clip": receives}
     return _change(f"backprop clipping, β = {reads:g}, C = {receives:g}", settings)
 
 
 def clips_of_each(radii: tuple[LayerRadii, ...]) -> Change:
-    """Every layer clips to the median of what it was seen to read and receive; what is bounded is
-    not clipped."""
+    """Return the change to layers that each clip to the median of what they read and receive.
+
+    An input with a bound is not clipped.
+    """
     clipped = tuple((literal(x.name), _up(x.input)) for x in radii if x.bound > _BOUNDED * x.input)
     receives = tuple((literal(item.name), _up(item.cotangent)) for item in radii)
     return _change(
@@ -292,31 +294,31 @@ def clips_of_each(radii: tuple[LayerRadii, ...]) -> Change:
 
 
 def _freed() -> dict[str, object]:
-    """Backpropagation clipping, which needs no constraint."""
+    """Return settings of backpropagation clipping, which needs no constraint."""
     free = {"constraint": None, "bias_norm": None, "constraints": ()}
     return {**_cleared(), **free, "mechanism": "backprop-clipping"}
 
 
 def _cleared() -> dict[str, object]:
-    """Without the radii of any mechanism."""
+    """Return settings without the radii of any mechanism."""
     found: dict[str, object] = dict.fromkeys(_RADII)
     return found | dict.fromkeys(_TABLES, ()) | {"scope": "auto"}
 
 
 def _up(number: float) -> float:
-    """In two digits."""
+    """Round to two digits."""
     return float(f"{number:.2g}")
 
 
 def families(settings: Settings, biased: bool) -> tuple[Change, ...]:
-    """Every mechanism that needs no measured radius; those that take long to analyse stand last."""
+    """Return every mechanism without measured radii; those that take long to analyse come last."""
     clipless, *others = (held(kind, settings, biased) for kind in HELD)
     clipped = (gradient_clipping(CLIP_NORM, scope) for scope in ("flat", "group"))
     return clipless, *clipped, *others
 
 
 def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
-    """Every layer that would clip, in their order; none where that is refused or not known."""
+    """Return every layer that would clip, in order; none if that is refused or unknown."""
     examples = analyst.examples
     try:
         found = analyst.analysed((clips_of_all(1.0, 1.0),)).found
@@ -349,7 +351,7 @@ def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
 
 
 def _owners(found: Bounded) -> Mapping[str, str]:
-    """Trained parameters by the tensors that hold them."""
+    """Map the tensors that hold trained parameters to their names."""
     return {
         tensor: name
         for name, held in found.tensors.items()
@@ -359,12 +361,12 @@ def _owners(found: Bounded) -> Mapping[str, str]:
 
 
 def _layer(parameter: str) -> str:
-    """As tables of clips name it."""
+    """Return the name of a layer in tables of clips."""
     return module_of(parameter) or parameter
 
 
 def _lengths(array: FloatArray, *, by_channel: bool = False) -> FloatArray:
-    """Of each example, as its clip measures it; channels stand along axis 2 of the stack."""
+    """Return lengths as the clip measures them; channels are on axis 2 of the stack."""
     if by_channel and array.ndim > 2:
         sums = np.abs(np.moveaxis(array, 2, 1)).reshape(len(array), array.shape[2], -1).sum(axis=2)
         return np.asarray(np.linalg.norm(sums, axis=1))
@@ -372,7 +374,7 @@ def _lengths(array: FloatArray, *, by_channel: bool = False) -> FloatArray:
 
 
 def _upwards(value: float) -> float:
-    """The number in four digits, rounded upwards."""
+    """Round up to four digits."""
     if not 0.0 < value < math.inf:
         return value
     step = 10.0 ** (math.floor(math.log10(value)) - 3)

@@ -1,4 +1,4 @@
-"""Engine: what-ifs of one network, analysed, ranked and combined by a `Session`."""
+"""Engine: `suggest` lets a `Session` analyse, rank and combine changes to one network."""
 
 import math
 import time
@@ -25,16 +25,16 @@ from lipcert.suggestions.rehearsal import SECONDS, Trials
 from lipcert.suggestions.session import Session
 
 BUDGET: Final = 120.0
-"""seconds"""
+"""Seconds, by default."""
 _REHEARSALS: Final = 0.25
 _PROBES: Final = 0.5
-"""the part of the time that is for rehearsals, and for those of everything"""
+"""Shares of the time for rehearsals, and for rehearsals of everything."""
 _MOST: Final = 64
 _LEAST: Final = 2
 _WORK: Final = 2e8
-"""floating-point operations of one measurement"""
+"""Floating-point operations of one measurement."""
 _DATA: Final = 8
-"""times as many where examples are given: their mean says more"""
+"""Factor for more operations if examples are given: their mean is more informative."""
 
 
 @one_thread()
@@ -47,14 +47,24 @@ def suggest(
     *,
     probe: bool = False,
 ) -> Suggestions:
-    """What would make a private run of the network learn, ranked by noise over signal.
+    """Return changes with which a private run of the network learns more, by noise over signal.
 
-    examples: at which gradients are measured, which costs privacy that no ε covers where they are
-    private; None: random admissible ones. budget: seconds, after which nothing further is tried.
     With examples, recipes that have less noise over signal than plain gradient clipping are
-    rehearsed beside it. probe: rehearse every recipe and the first changes by themselves. observe:
-    called with what is being done. Raises what `bounded` raises for the settings, and UsageError
-    for a probe without examples that can be rehearsed.
+    rehearsed next to it.
+
+    Args:
+        model: the imported network.
+        settings: the settings of the run.
+        examples: those at which gradients are measured, which costs privacy that no ε covers if
+            they are private; None: random admissible ones.
+        budget: seconds after which nothing more is tried.
+        observe: is called with progress.
+        probe: rehearse every recipe and the first single changes.
+
+    Raises:
+        UsageError: as `bounded` does for the settings, and for a probe without examples that can
+            be rehearsed.
+        UnsupportedModelError: as `bounded` does.
     """
     require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
@@ -93,7 +103,7 @@ def suggest(
 
 
 def _trials(base: Bounded, examples: Examples | None, *, probe: bool) -> Trials | str:
-    """Examples for rehearsals, or why there are none; UsageError where they were asked for."""
+    """Return examples for rehearsals, or why there are none; UsageError if they were requested."""
     if examples is None:
         if probe:
             raise UsageError("probe: a run needs examples with their labels; give --data FILE")
@@ -107,7 +117,7 @@ def _trials(base: Bounded, examples: Examples | None, *, probe: bool) -> Trials 
 
 
 def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | None:
-    """Random admissible examples, as many as can be measured again and again."""
+    """Draw random admissible examples, few enough to be measured again and again."""
     count = int(min(max(_WORK / work(base.program), _LEAST), _MOST))
     graph = base.unclipped
     known = base
@@ -118,7 +128,7 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
 
 
 def _some(examples: Examples, count: int) -> Examples:
-    """So many of the examples, at equal distances: a file may be sorted by its labels."""
+    """Return this many of the examples, evenly spaced: a file may be sorted by its labels."""
     count = max(count, _MOST)
     if len(examples) <= count:
         return examples

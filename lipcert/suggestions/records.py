@@ -1,4 +1,4 @@
-"""Suggestions: the answer to `lipcert suggest`, as plain records that every report format prints.
+"""Records: the answer to `lipcert suggest`, as plain records that every report format prints.
 
 Every number is that of an analysis of the network under these settings and nothing else; None
 stands for "no bound" or "not measured".
@@ -15,19 +15,19 @@ from lipcert.diagnostics import Diagnostic
 from lipcert.settings.settings import Settings
 
 TOPIC: Final = "mechanism"
-"""the topic of changes that state a mechanism"""
+"""The topic of changes that state a mechanism."""
 _APART: Final = member(apart=True)
-"""of what documents have in another form, or not at all"""
+"""Marks fields that documents have in another form, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Settings that a run might have in place of its own.
+    """Settings that a run might use instead of its own.
 
     topic: at most one change of each topic is made. how: lines that can be pasted: options of the
     command line, a table of the settings file (TOML), or the mechanism in Python. settings: fields
-    of `Settings` that the change replaces; "freeze" and "constraints" it adds to. in_recipe:
-    whether a recipe may contain it: not where less is trained, or another run made.
+    of `Settings` that the change replaces; it adds to "freeze" and "constraints". in_recipe:
+    whether a recipe may contain it: not if less is trained, or another run is made.
     """
 
     topic: str = field(metadata=_APART)
@@ -39,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ModuleEdit:
-    """Another network, which somebody may write; it is not analysed. how: lines of Python."""
+    """Another network that a user may write; it is not analysed. how: lines of Python."""
 
     change: str
     how: str
@@ -49,9 +49,9 @@ class ModuleEdit:
 class Outcome:
     """What an analysis says of a network under settings.
 
-    noise, noise_to_signal, noise_to_signal_of_run, relative_cost, verdict:
-    of `analysis.records.Usefulness`. noise_to_signal_of_one: the noise over the norm of the mean
-    gradient, as a released sum of one example would have it; known also where no batch is stated.
+    noise, noise_to_signal, noise_to_signal_of_run, relative_cost, verdict: as in
+    `analysis.records.Usefulness`. noise_to_signal_of_one: the noise over the norm of the mean
+    gradient, as for a released sum of one example; also known if no batch size is stated.
     """
 
     grad_norm: float | None
@@ -70,8 +70,10 @@ class Outcome:
 
     @property
     def score(self) -> float:
-        """What outcomes are ranked by, the less the better: noise over signal, of the run where one
-        is described; the noise alone where no signal is known."""
+        """The number by which outcomes are ranked, the smaller the better.
+
+        It is noise over signal, of the run if one is described; or the noise without a signal.
+        """
         of_release = self.noise_to_signal, self.noise_to_signal_of_one, self.noise
         known = (self.noise_to_signal_of_run, *of_release)
         return next((number for number in known if number is not None), math.inf)
@@ -79,10 +81,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A change, and what became of the network by it and by the mechanism that it is made under.
+    """A change, and the outcome with it under a mechanism.
 
-    settings: all of the file's settings that differ from those that were given. mechanism: under
-    which it was analysed. accuracy_probe: of a short run, where one was made.
+    settings: all settings that differ from the given ones. mechanism: the one under which it was
+    analysed. accuracy_probe: of a short run, if one was made.
     """
 
     change: Change
@@ -97,11 +99,11 @@ class Suggestion:
 class Recipe:
     """Changes made together.
 
-    steps: the outcome after each of them, that of no change where there is none; None where there
-    was no time for it. settings: of the run, complete; changed: those of them that differ from what
-    was given. code: the mechanism, as `make_private` takes it; "" for none. orthogonalize: of
-    `Clipless`. learning_rate: of Adam, None where no run is planned. accuracy_probe: of a short
-    run, where one was made.
+    steps: the outcome after each of them, or without changes if there are none; None if there was
+    no time for it. settings: of the run, complete; changed: those of them that differ from the
+    given ones. code: the mechanism, as `make_private` takes it; "" for none. orthogonalize: of
+    `Clipless`. learning_rate: of Adam, None if no run is planned. accuracy_probe: of a short run,
+    if one was made.
     """
 
     mechanism: str
@@ -126,11 +128,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """A short run. title: of what was changed. rate: of Adam.
+    """A short run. title: the changes. rate: of Adam.
 
-    curve: by step, how right the network is about the examples kept out; accuracy: at the
-    end. margin: that above gradient clipping; better: whether this is beyond doubt, so that the
-    recipe may rank above clipping. why: there was no run, "" where there was one.
+    curve: by step, the accuracy on the examples kept out; accuracy: at the end. margin: that above
+    gradient clipping; better: whether this is statistically clear, so that the recipe may rank
+    above clipping. why: the reason if there was no run, else "".
     """
 
     mechanism: str
@@ -145,10 +147,12 @@ class Rehearsed:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Short private runs at the noise of the plan from the weights of the file, that of gradient
-    clipping first. kept_out: how many examples accuracies are of. measure: what an accuracy is:
-    "accuracy", or "R²" of targets. majority: that of the most frequent class, or of the mean
-    target; before: that of the network as it is given."""
+    """Short private runs at the noise of the plan from the weights of the file.
+
+    That of gradient clipping comes first. kept_out: the number of examples for accuracies. measure:
+    "accuracy", or "R²" for targets. majority: that of the most frequent class, or of the mean
+    target; before: that of the network as it is given.
+    """
 
     steps: int
     batch: int
@@ -164,17 +168,18 @@ class Suggestions:
     """The complete result.
 
     source: where the signal is measured, "" for nowhere; is_private: whether that costs privacy.
-    baseline: of the settings as given; clipping: of gradient clipping at C = 1 in their place.
-    recipe: the first of `recipes`: gradient clipping as well as it was found, or what a rehearsal
-    showed to be better. After it, and after gradient clipping, recipes stand by noise over signal;
-    so do suggestions, each by itself. unproven: why what has less noise over signal than the recipe
-    does not stand before it, "" where nothing has. others: what trains less or runs otherwise, and
-    is part of no recipe.
+    baseline: of the settings as given; clipping: of gradient clipping at C = 1 instead.
+    recipe: the first of `recipes`: the best gradient clipping that was found, or a recipe that a
+    rehearsal showed to be better. After it, and after gradient clipping, recipes are ordered by
+    noise over signal; so are the suggestions, each on its own.
+    unproven: why a recipe with less noise over signal than `recipe` does not come first; "" if
+    there is none.
+    others: changes that train less or run differently, and are part of no recipe.
     stops: what keeps a run from being private, data outside of its domain first.
-    remarks: sentences about this network. untried:
-    changes for which there was no time. diagnostics: about the examples that were given.
-    rehearsal: the short runs, where some were made. of_norms: noise is compared with the mean norm
-    of gradients, the labels being random. edits: other networks, whose bounds may be smaller.
+    remarks: sentences about this network. untried: changes for which there was no time.
+    diagnostics: about the given examples. rehearsal: the short runs, if any were made.
+    of_norms: noise is compared with the mean norm of gradients, as the labels are random.
+    edits: other networks, whose bounds may be smaller.
     """
 
     model: str = field(metadata=member("model.path"))

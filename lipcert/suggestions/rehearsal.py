@@ -1,9 +1,9 @@
-"""Rehearsal: short private runs of recipes beside gradient clipping, from the same start, in numpy.
+"""Rehearsal: short private runs of recipes and of gradient clipping, from the same start, in numpy.
 
-Of each recipe: how right the network is about examples that were kept out of the run, by accuracy,
-or R² where outputs are compared with targets. Invariant: each step moves along what the mechanism
-releases, with the noise of the settings, and weights stay within their constraints; nothing is
-certified, and the runs are not private: what they say reveals the examples.
+Each recipe is scored on examples that were kept out of the run, by accuracy, or by R² if outputs
+are compared with targets. Invariant: each step moves along what the mechanism releases, with the
+noise of the settings, and weights stay within their constraints. Nothing is certified, and the runs
+are not private: their results reveal information about the examples.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ from lipcert.suggestions.analyst import Analyst, learning_rate
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
 
 SECONDS: Final = 30.0
-"""that all rehearsals may take together"""
+"""Seconds that all rehearsals may take together."""
 _MARKS: Final = (20, 50, 100, 200)
-"""steps after which networks are looked at: fewer say nothing"""
+"""Steps after which networks are scored; fewer steps say nothing."""
 _BATCH: Final = 64
-"""where no batch is planned"""
+"""The batch size if none is planned."""
 _LARGEST_BATCH: Final = 128
 _KEPT_OUT: Final = 5
-"""one of so many examples"""
+"""One of this many examples is kept out."""
 _LEAST: Final = 20
 _MOST_KEPT_OUT: Final = 500
 _MOST_TRAINED: Final = 10_000
 _NUMBERS: Final = 1 << 25
-"""in the inputs of the examples that are trained on"""
+"""Most numbers in the inputs of the examples that are trained on."""
 ACCURACY: Final = "accuracy"
 R_SQUARED: Final = "R²"
 _WORST: Final = -1.0
-"""the least R² of one example: one that is far off does not decide"""
+"""The least R² of one example, so that a single outlier does not decide."""
 _ERRORS: Final = 2.0
 CLEAR: Final = 0.02
-"""by how many standard errors, and by what share of the examples, a recipe has to be right more
-often than clipping to count as better"""
+"""A recipe counts as better than clipping if its lead exceeds this many standard errors and this
+share of the examples."""
 _DECAY: Final = (0.9, 0.999)
 _SMALL: Final = 1e-8
-"""Adam's"""
+"""The ε of Adam."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What is rehearsed. mechanism, title: what it is called; changes: made together."""
+    """What is rehearsed. mechanism, title: its name; changes: made together."""
 
     mechanism: str
     title: str
@@ -79,9 +79,9 @@ def rehearsed(
     seconds: float = SECONDS,
     observe: Progress | None = None,
 ) -> Rehearsal:
-    """Short runs of all parts side by side, step by step; the first is the baseline.
+    """Run all parts for a short time, step by step; the first is the baseline.
 
-    seconds: that all of them may take together. What cannot be run says so.
+    seconds: for all of them together. A part that cannot be run gets a reason.
     """
     end = time.process_time() + seconds
     runs: dict[Part, Run] = {}
@@ -135,15 +135,15 @@ def rehearsed(
 
 
 _Score = Callable[[FloatArray, npt.NDArray[Any]], FloatArray]
-"""from outputs [examples, entries] and labels to how right each example is, 1 at most"""
+"""From outputs [examples, entries] and labels to a score of each example, at most 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
-    """Examples of rehearsals: those that are trained on, and those that are kept out.
+    """Examples for rehearsals: those that are trained on, and those that are kept out.
 
-    y: as `checked_labels` gives them. measure: what a score of all examples kept out is, accuracy
-    or R². majority: that of the most frequent class, or of the mean of the targets.
+    y: as `checked_labels` gives them. measure: the name of the score of all examples kept out,
+    accuracy or R². majority: the score of the most frequent class, or of the mean of the targets.
     """
 
     trained: Examples
@@ -154,7 +154,7 @@ class Trials:
 
     @classmethod
     def of(cls, found: Bounded, examples: Examples) -> Self:
-        """UsageError for a loss whose outputs have no score, and for too few examples."""
+        """Return the split; UsageError if outputs have no score, or examples are too few."""
         if len(examples) < _LEAST:
             raise UsageError(f"{len(examples)} examples are too few; give {_LEAST} or more")
         y = checked_labels(found.loss, examples.y, found.graph.output_shape)
@@ -170,7 +170,7 @@ class Trials:
 
     @np.errstate(all="ignore")
     def right(self, graph: Graph) -> FloatArray:
-        """The score of each example kept out, that of the worst where an output is not finite."""
+        """Return the score of each example kept out; the worst one if an output is not finite."""
         network, data = Network.of(graph), self.kept_out
         shape, rows = network.program.shapes[network.program.input], stack_size(network)
         found: FloatArray = np.zeros(len(data))
@@ -186,7 +186,7 @@ class Trials:
 
 
 def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
-    """The measure, the score of what knows the labels y and no input, and that of an output."""
+    """Return the measure, the best score without inputs, and the score function."""
     scores, targets = scores_of(found.loss, found.graph.output_shape), targets_of(found.loss)
     y = y.reshape(len(y), -1)
     if found.loss.of_classes and scores is not None and scores.classes > 1:
@@ -209,7 +209,7 @@ def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
 
 
 def _right_classes(scores: Scores, outputs: FloatArray, labels: npt.NDArray[Any]) -> FloatArray:
-    """The share of the labels of each example whose class has the largest score."""
+    """Return the share of the labels of each example whose class has the largest score."""
     best = np.argmax(scores.apart(outputs), axis=1).reshape(labels.shape)
     right = np.sum((best == labels) & (labels >= 0), axis=1)
     share: FloatArray = right / np.maximum(np.sum(labels >= 0, axis=1), 1)
@@ -218,8 +218,10 @@ def _right_classes(scores: Scores, outputs: FloatArray, labels: npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run that is planned. stds: of the noise on the mean gradient of a batch, by parameter;
-    rate: of Adam, that of recipes for so many steps."""
+    """A planned run. stds: of the noise on the mean gradient of a batch, by parameter.
+
+    rate: of Adam, as in recipes for this many steps.
+    """
 
     found: Bounded
     settings: Settings
@@ -231,10 +233,12 @@ class Run:
 
     @classmethod
     def of(cls, analyst: Analyst, changes: tuple[Change, ...], trials: Trials) -> Self:
-        """With as many steps as are planned, at most 200.
+        """Return the run with the planned number of steps, at most 200.
 
         The batch is the planned one, at most 128 examples of it, with the noise of the release.
-        Raises NoVerdictError where there is no noise that makes the run private.
+
+        Raises:
+            NoVerdictError: if no noise makes the run private.
         """
         own = analyst.analysed(changes)
         plan = plan_of(own.settings)
@@ -252,8 +256,10 @@ class Run:
 
     @np.errstate(all="ignore")
     def trained(self, rate: float) -> Iterator[Graph]:
-        """The network after every step of a run with Adam; batches and noise are those of any run
-        with a batch of this size."""
+        """Yield the network after every step of a run with Adam.
+
+        Batches and noise are the same for all runs with this batch size.
+        """
         random = np.random.default_rng(0)
         graph = held(self.found.graph, self.settings)
         first: dict[str, Any] = dict.fromkeys(self.stds, 0.0)
@@ -272,7 +278,7 @@ class Run:
             yield graph
 
     def _mean(self, graph: Graph, random: np.random.Generator) -> Mapping[str, FloatArray]:
-        """Of what is released of a batch, before any noise."""
+        """Return the mean of what is released of a batch, before noise."""
         data = self.trials.trained
         rows = np.sort(random.choice(len(data), self.batch, replace=False))
         found = released_mean(
@@ -291,7 +297,7 @@ class Run:
 
 
 def rehearsal_told(found: Rehearsal) -> tuple[str, ...]:
-    """One line for each short run: what it reached, and how it went."""
+    """Return one line for each short run: what it reached, and how it went."""
     lines = []
     for run in found.runs:
         if run.accuracy is None:

@@ -1,9 +1,9 @@
-"""Session: what-ifs of one network, tried one after another as long as there is time.
+"""Session: try changes to one network one after another, as long as there is time.
 
-    baseline → mechanisms → changes by themselves → recipes → rehearsal → other runs of the recipe
+    baseline → mechanisms → single changes → recipes → rehearsal → other runs of the recipe
 
 Invariant: the recipe is gradient clipping, unless a rehearsal showed another one to be better; and
-it is plain gradient clipping where a rehearsal showed other clips to be worse.
+it is plain gradient clipping if a rehearsal showed other clips to be worse.
 """
 
 from __future__ import annotations
@@ -38,38 +38,41 @@ from lipcert.suggestions.records import (
 from lipcert.suggestions.rehearsal import CLEAR, Part, Trials, rehearsed
 
 _GAIN: Final = 0.03
-"""the part by which noise over signal has to fall"""
+"""Share by which noise over signal must fall for a change to count."""
 _ALIKE: Final = 1.25
-"""by what factor noise over signal has to differ between clips to say anything"""
+"""Ratio of noise over signal between clips below which the difference says nothing."""
 _RIVALS: Final = 3
-"""recipes that are rehearsed beside gradient clipping"""
+"""Number of recipes that are rehearsed next to gradient clipping."""
 _SINGLE: Final = 4
-"""changes by themselves that are, too, where all recipes are"""
+"""Number of single changes that are rehearsed, too, if all recipes are."""
 _UNPROVEN: Final = (
     "less noise over signal at the first weights does not say that a network within constraints "
     "learns: such a recipe stands above gradient clipping only after a rehearsal"
 )
 _COMBINATIONS: Final = "further combinations of changes"
 _EARLY: Final = 0.45
-"""the part of the time in which changes are tried by themselves, before they are combined"""
+"""Share of the time for single changes, before they are combined."""
 _LATER: Final = 0.9
-"""the part of the time after which nothing is combined any more"""
+"""Share of the time after which nothing more is combined."""
 _SPARE: Final = 0.1
-"""the part of the time that is kept for an analysis that may take as long as the longest so far"""
+"""Share of the time that is kept for an analysis as long as the longest so far."""
 _LAST: Final = 2
-"""mechanisms that are tried last"""
+"""Number of mechanisms that are tried last."""
 _AFFINE: Final = "affine"
 _RUN: Final = frozenset({"run", "sampling"})
-"""topics of another run of the same network"""
+"""Topics of other runs of the same network."""
 _KEEPING: Final = frozenset({_AFFINE, "allocation", *_RUN})
-"""topics of changes that help mechanisms which bound any network"""
+"""Topics of changes that help mechanisms which bound any network."""
 
 
 @dataclass(eq=False)
 class Session:
-    """home: the mechanism that other changes are tried under: none, where one is stated. end: of
-    the time that there is; deadline: of what is being tried. trials: examples for rehearsals, or
-    why there are none; seconds: that rehearsals may take; probe: rehearse everything."""
+    """One search for suggestions.
+
+    home: the mechanism under which other changes are tried; empty if the settings state one.
+    end: when the time is over; deadline: the same for the current stage. trials: examples for
+    rehearsals, or why there are none; seconds: for rehearsals; probe: rehearse everything.
+    """
 
     analyst: Analyst
     families: tuple[Change, ...]
@@ -97,11 +100,11 @@ class Session:
 
     @property
     def rival(self) -> Change:
-        """Gradient clipping at C = 1, which is tried however little time there is."""
+        """Gradient clipping at C = 1, which is tried even without time."""
         return self.families[what_ifs.RIVAL]
 
     def suggestions(self, path: str) -> Suggestions:
-        """Everything that was found in time."""
+        """Return everything that was found in time."""
         analyst, settings = self.analyst, self.analyst.settings
         baseline = analyst.analysed(())
         rival = self.tried((self.rival,), always=True)
@@ -159,12 +162,12 @@ class Session:
 
     @property
     def _of_norms(self) -> bool:
-        """Whether signals are norms of gradients with random labels, no means."""
+        """Whether signals are norms of gradients with random labels, instead of means."""
         examples = self.analyst.examples
         return examples is not None and examples.is_drawn
 
     def _rehearsed(self, recipes: list[Recipe], single: Sequence[Suggestion]) -> _Shown:
-        """Gradient clipping first, or what a rehearsal shows to be better; then by score."""
+        """Put gradient clipping first, or a recipe that a rehearsal shows to be better."""
         clipping = next(
             (recipe for recipe in recipes if recipe.settings.enforced.clips_gradients), None
         )
@@ -204,7 +207,7 @@ class Session:
         )
 
     def _plain(self, clipping: Recipe) -> Recipe:
-        """Gradient clipping at C = 1 of everything, in the run of another clipping recipe."""
+        """Return gradient clipping at C = 1 in the run of another clipping recipe."""
         of_run = [change for change in clipping.changes if change.topic in _RUN]
         changes = (self.rival, *of_run)
         return clipping if clipping.changes == changes else self._recipe(changes)
@@ -212,9 +215,9 @@ class Session:
     def tried(
         self, changes: tuple[Change, ...], what: str = "", *, always: bool = False
     ) -> Analysed | None:
-        """The network with these changes; None where that is refused or there is no time left.
+        """Return the network with these changes; None if that is refused or there is no time left.
 
-        what: the name under which it is missed, where that is not that of the last change.
+        what: its name in the list of untried changes, if that is not the last change.
         """
         known = self.analyst.known(changes)
         if known is not None:
@@ -238,11 +241,11 @@ class Session:
             self.slowest = max(self.slowest, time.monotonic() - now)
 
     def _after(self, part: float) -> float:
-        """When this part of the time is over."""
+        """Return when this share of the time is over."""
         return self.started + part * (self.end - self.started)
 
     def _measured(self, rival: Analysed | None) -> Iterator[Change]:
-        """Mechanisms whose radii follow from what was met."""
+        """Yield mechanisms whose radii follow from measurements."""
         observed = None if rival is None else rival.observed
         if observed is not None and observed.grad_norm_median > 0.0:
             median = float(f"{observed.grad_norm_median:.2g}")
@@ -253,7 +256,7 @@ class Session:
             yield from what_ifs.backprop_clippings(what_ifs.layer_radii(self.analyst))
 
     def _alone(self, changes: Iterable[Change], under: tuple[Change, ...]) -> Iterator[Suggestion]:
-        """Changes by themselves, under a mechanism; not those that the settings have already."""
+        """Yield single changes under a mechanism, except those that the settings have already."""
         settings = self.analyst.settings
         for change in changes:
             found = self.tried((*under, change))
@@ -269,7 +272,7 @@ class Session:
         return Suggestion(change, mechanism, fields, found.outcome, with_recipe=with_recipe)
 
     def _apart(self, changes: Sequence[Change], best: Recipe) -> Iterator[Suggestion]:
-        """Other runs of the best recipe, and the last layer alone."""
+        """Yield other runs of the best recipe, and training of the last layer alone."""
         for change in changes:
             if change.in_recipe:
                 continue
@@ -281,7 +284,7 @@ class Session:
                 yield self._suggestion(change, found, with_recipe=True)
 
     def _recipes(self, families: list[Change], changes: list[Change]) -> Iterator[Recipe]:
-        """The best that was found under each mechanism; first of those that need little time."""
+        """Yield the best recipe under each mechanism; first those that need little time."""
         keeping = [change for change in changes if change.topic in _KEEPING]
         own = self.analyst.settings.enforced
         holds = not own.acts or own.holds_weights()
@@ -310,10 +313,10 @@ class Session:
                 yield self._recipe((family, *made))
 
     def _preference(self, family: Change) -> float:
-        """The score of a mechanism by itself, inf where it begins no recipe.
+        """Return the score of a mechanism on its own, inf if no recipe starts from it.
 
-        Norms of gradients do not tell what is lost where each group is clipped by itself, and
-        little of how far to clip: C = 1 is taken where none of the others is better beyond doubt.
+        Norms of gradients do not show what is lost if each group is clipped separately, and show
+        little about where to clip: C = 1 is taken if none of the others is clearly better.
         """
         score = self._score((family,))
         if not self._of_norms or not what_ifs.clips_gradients(family):
@@ -323,12 +326,12 @@ class Session:
         return score / _ALIKE if family is self.rival else score
 
     def _score(self, changes: tuple[Change, ...]) -> float:
-        """Without trying anything new."""
+        """Return the score of changes that were tried, without trying anything new."""
         known = self.analyst.known(changes)
         return math.inf if known is None else known.outcome.score
 
     def _greedy(self, start: tuple[Change, ...], changes: Iterable[Change]) -> Recipe:
-        """Topic by topic, first that of the change which helps most by itself, what still helps."""
+        """Add changes that still help, topic by topic, from the one that helps most on its own."""
         topics: dict[str, list[Change]] = {}
         for change in changes:
             topics.setdefault(change.topic, []).append(change)
@@ -347,7 +350,7 @@ class Session:
         return self._recipe((*start, *chosen.values()))
 
     def _recipe(self, changes: tuple[Change, ...], *, between: bool = False) -> Recipe:
-        """With what each change adds to those before it. between: analysed where that is new."""
+        """Return a recipe with the effect of each change. between: analyse unknown steps, too."""
         analyst, settings = self.analyst, self.analyst.settings
         ends = range(len(changes) + 1) if not changes else range(1, len(changes) + 1)
         last = analyst.analysed(changes)
@@ -374,15 +377,17 @@ class Session:
         )
 
     def _turns(self, settings: Settings) -> int:
-        """Björck iterations of a clipless recipe with a radius of its own: scaling a weight down
-        shrinks all its singular values, which no bound sees, but the signal does."""
+        """Return Björck iterations of a clipless recipe with its own radius.
+
+        Scaling a weight down shrinks all its singular values; bounds do not see it, the signal does.
+        """
         kind, uses = settings.enforced, self.base.unclipped.trained_uses()
         own = kind.holds_weights() and kind.fills_scope and not self.analyst.settings.constraint
         is_dense = (isinstance(use.node.op, p.Dense) and use.operand.is_plain for use in uses)
         return int(own and any(is_dense))
 
     def _step(self, changes: tuple[Change, ...], *, between: bool) -> Outcome | None:
-        """Of changes that may have been tried; None where there is no time for it."""
+        """Return the outcome of changes; None if they were not tried and there is no time."""
         found = self.analyst.known(changes)
         if found is None and between and time.monotonic() < self.deadline:
             found = self.analyst.analysed(changes)
@@ -394,12 +399,12 @@ def _is_less(score: float, limit: float, best: float) -> bool:
 
 
 def _rank(item: Suggestion) -> tuple[bool, float]:
-    """Gradient clipping first: of all else the ratio alone does not say that it learns."""
+    """Rank gradient clipping first: for others the ratio alone does not show that they learn."""
     return not MECHANISMS[item.mechanism].clips_gradients, item.outcome.score
 
 
 def _title(recipe: Recipe) -> str:
-    """What was changed, by topic."""
+    """Return what was changed, by topic."""
     own = [change.change for change in recipe.changes if change.topic == TOPIC]
     made = [change.topic for change in recipe.changes if change.topic != TOPIC]
     what = own[0] if own else recipe.mechanism
@@ -408,8 +413,10 @@ def _title(recipe: Recipe) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What rehearsals made of recipes: their order, and accuracies of these and of changes by
-    themselves; unproven: of `Suggestions`."""
+    """The result of rehearsals: recipes in order, and accuracies of them and of single changes.
+
+    unproven: as in `Suggestions`.
+    """
 
     recipes: Sequence[Recipe]
     single: Sequence[Suggestion]
