@@ -379,7 +379,7 @@ class Session:
     def _turns(self, settings: Settings) -> int:
         """Return Björck iterations of a clipless recipe with its own radius.
 
-        Scaling a weight down shrinks all its singular values; bounds do not see it, the signal does.
+        Scaling a weight down shrinks all its singular values: the signal suffers, no bound does.
         """
         kind, uses = settings.enforced, self.base.unclipped.trained_uses()
         own = kind.holds_weights() and kind.fills_scope and not self.analyst.settings.constraint
