@@ -1,13 +1,12 @@
 """Of the rules of steps, and of what they share."""
 
 from tests import test_known_answers as known
-from tests.core import test_clipped_soundness
+from tests.core import test_clipped_soundness, test_enclosures
 from tests.core.rules import (
     test_activations,
     test_attention,
     test_convolution,
     test_dense,
-    test_enclosures,
     test_facts,
     test_families,
     test_laws,
@@ -124,10 +123,10 @@ SHARED = [
     by_seeds("rules.clips:CotangentClipRule.pulled", "min(cotangent.norm, radius)",
         "min(cotangent.norm, 0.5 * radius)",
         test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
-    by("rules.enclosures:exp", "up(_exp(high) * (1.0 + _EXP_ERROR))",
+    by("enclosures:exp", "up(_exp(high) * (1.0 + _EXP_ERROR))",
         "down(_exp(high) * (1.0 - _EXP_ERROR))",
         test_enclosures.test_exponential_is_precise_relative_to_its_value),
-    by("rules.enclosures:log", "high.hi, edge", "guess.lo, edge", test_enclosures.test_logarithm),
+    by("enclosures:log", "high.hi, edge", "guess.lo, edge", test_enclosures.test_logarithm),
     by("rules.attention:AttentionRule._chances", "(exact(4.0) * number)", "(exact(5.0) * number)",
         test_attention.test_equal_queries_attain_what_squares_of_probabilities_allow),
     by_seeds("rules.attention:AttentionRule._reach", "multiply_up(2.0 * abs(self.op.scale), ",
@@ -228,7 +227,7 @@ SHARED = [
         IMAGES, ("power", (3.0,))),
     by("rules.waves:Wave.over", "far | self._meets(points, 1.0)", "far",
         test_enclosures.test_waves_over_boxes_hold_crests_and_troughs),
-    by("rules.enclosures:_erf", "up(total * (1.0 + _ERF_ERROR))",
+    by("enclosures:_erf", "up(total * (1.0 + _ERF_ERROR))",
         "down(total * (1.0 - _ERF_ERROR))",
         test_enclosures.test_encloses_the_exact_value_narrowly, "erf"),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ The last axis holds real parts and, where there are any, imaginary parts.
 
 import numpy as np
 
+from lipcert.core.enclosures import HALF_PI
 from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
@@ -12,7 +13,6 @@ from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
 from lipcert.core.lower.moves import arrange, permute
 from lipcert.core.lower.spelling import apply, number
 from lipcert.core.lower.values import Constant, Data, Value, check_size, only_data
-from lipcert.core.rules.enclosures import HALF_PI
 
 
 def dft(call: Call) -> Value:

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from lipcert.core.enclosures import erf, exp, near, sigmoid
 from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.curves import Curve, Function, Piece
-from lipcert.core.rules.enclosures import erf, exp, near, sigmoid
 
 _REACH: Final = 1e10
 _ROOT_HALF: Final = near("0.707106781186547524400844362105")

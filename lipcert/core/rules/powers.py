@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.core import enclosures
+from lipcert.core.enclosures import exp
 from lipcert.core.interval import Interval, between, clip, down, exact, up
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.rules import enclosures
 from lipcert.core.rules.curves import Curve, Function, Piece, always
-from lipcert.core.rules.enclosures import exp
 
 _INF: Final = math.inf
 _TINY: Final = 5e-324

@@ -3,10 +3,10 @@
 import math
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
+from lipcert.core.enclosures import exp, log
 from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.kinds import LocalResponse
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Fact
 
 

@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.core import enclosures
+from lipcert.core.enclosures import HALF_PI, TWO_OVER_ROOT_PI, exp, log
+from lipcert.core.enclosures import sigmoid as logistic
 from lipcert.core.interval import Interval, absolute, between, clip, down, exact, up
-from lipcert.core.rules import enclosures
 from lipcert.core.rules.curves import Curve, Function, Piece, always
-from lipcert.core.rules.enclosures import HALF_PI, TWO_OVER_ROOT_PI, exp, log
-from lipcert.core.rules.enclosures import sigmoid as logistic
 
 _INF: Final = math.inf
 _REACH: Final = 1e10

@@ -4,10 +4,10 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.core.enclosures import exp, near, sigmoid, tanh
 from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.curves import Function
-from lipcert.core.rules.enclosures import exp, near, sigmoid, tanh
 from lipcert.core.rules.gates import Gate, gated
 
 _MISH_REACH: Final = (-300.0, 100.0)

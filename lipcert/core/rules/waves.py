@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.enclosures import HALF_PI
 from lipcert.core.interval import Array, Interval, clip, exact
 from lipcert.core.rules.curves import Function, Piece
-from lipcert.core.rules.enclosures import HALF_PI
 
 _FAR: Final = 2.0**20
 _TERMS: Final = 8

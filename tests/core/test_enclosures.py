@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.core import enclosures
 from lipcert.core.interval import Interval, exact
-from lipcert.core.rules import enclosures, powers, smooth
+from lipcert.core.rules import powers, smooth
 from lipcert.core.rules.waves import Wave
 
 Enclosure = Callable[[Interval], Interval]
