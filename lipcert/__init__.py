@@ -1,7 +1,7 @@
 """LipCert: certified gradient bounds and differential-privacy sensitivities of ONNX networks.
 
 The public names are those of `lipcert.public`, loaded on first use: importing `lipcert` loads
-nothing else, so that the checker, which lies in this package, runs without the rest of it.
+nothing else, so that the checker, which is part of this package, runs without the rest of it.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """What `lipcert.public` says of a name (PEP 562)."""
+    """Load a public name from `lipcert.public` (PEP 562)."""
     from importlib import import_module
 
     public = import_module("lipcert.public")

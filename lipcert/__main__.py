@@ -7,11 +7,11 @@ from typing import Final
 from lipcert.cli.main import cli
 
 _ALLOCATIONS: Final = 200_000
-"""after so many new objects garbage is looked for: classes and records are none"""
+"""New objects between garbage collections; most are classes and records that stay."""
 
 
 def main() -> None:
-    """Run the command line and leave with one of the documented exit codes.
+    """Run the command line and exit with one of the documented codes.
 
     Linear algebra runs in one thread unless the environment says otherwise: threads of small
     matrix products that wait for each other on a busy machine cost more than they gain.

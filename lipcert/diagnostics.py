@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 EXPORT: Final = 'lipcert.export(module, x[:1], "net.onnx")'
-"""the line that exports a module well, as remedies say it"""
+"""The line with which remedies say how to export a module."""
 
 
 class Level(Enum):

@@ -72,19 +72,19 @@ class ExitCode(IntEnum):
     """The five outcomes; where several apply: 4 over 1 over 3 over 0."""
 
     HOLDS = 0
-    """everything asked for was done and holds"""
+    """Everything that was requested was done and holds."""
     NEGATIVE = 1
-    """a definite negative: bound violated, certificate invalid, threshold exceeded, regression"""
+    """A definite negative: bound violated, certificate invalid, threshold exceeded, regression."""
     USAGE = 2
-    """the request or the configuration is wrong"""
+    """The request or the configuration is wrong."""
     NO_VERDICT = 3
-    """no answer: unsupported or unreadable input, no finite bound, output not delivered"""
+    """No answer: unsupported or unreadable input, no finite bound, output not delivered."""
     INTERNAL = 4
-    """an error of LipCert itself"""
+    """An error of LipCert itself."""
 
 
 def exit_code_of(error: LipCertError) -> ExitCode:
-    """The exit code of an error that was raised on purpose."""
+    """Return the exit code of an error that was raised on purpose."""
     match error:
         case UsageError():
             return ExitCode.USAGE

@@ -1,8 +1,9 @@
 """Losses as users specify them, and their gradients in float64, to test bounds of the core.
 
-Input: the kind and the parameters of a loss as a user states them; None means "not given".
-Output: a valid `Loss`, or a `UsageError` that says what is wrong and what would be right. A
-parameter that the loss does not have is an error: silence would certify another loss.
+`make_loss` takes the kind and the parameters of a loss as a user states them; None means "not
+given". It returns a valid `Loss`, or raises a `UsageError` that says what is wrong and what would
+be right. A parameter that the loss does not have is an error: ignoring it would certify another
+loss.
 """
 
 import math
@@ -40,23 +41,23 @@ from lipcert.settings.values import LOSSES, check_choice
 
 _BATCH_WEIGHTED: Final = frozenset({"kr-batch", "hkr-batch"})
 _OF_TOKENS: Final = frozenset(item.name for item in fields(ClassLoss))
-"""parameters that every loss of classes has"""
+"""Parameters of every loss of classes."""
 _MANY: Final = 1 << 24
-"""numbers that gradients for all labels may have"""
+"""Most numbers of the gradients for all labels."""
 
 
 Parameter: TypeAlias = float | bool | str
 DISTANCES: Final = (SquaredError, AbsoluteError, Huber)
-"""losses that measure how far the outputs are from the labels"""
+"""Losses that measure how far the outputs are from the labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Labels with one entry for each output: from low to high, or these two alone (`only_ends`),
-    all together of at most this Euclidean norm.
+    """Labels with one entry for each output, and their limits.
 
-    reach: where neither limits them, labels further than this from every output have the longest
-    gradients.
+    Entries lie from low to high, or are one of these two (`only_ends`); a label has at most this
+    Euclidean norm. reach: if neither limits them, labels further than this from every output have
+    the longest gradients.
     """
 
     low: float = -math.inf
@@ -67,8 +68,11 @@ class Targets:
 
 
 def targets_of(loss: Loss) -> Targets | None:
-    """The admissible labels, where these are not classes; of a loss of classes those for a single
-    output. None where it needs several, and of a sum of losses: each part has its own."""
+    """Return the admissible labels if these are not classes.
+
+    For a loss of classes they are those for a single output. The result is None if the loss needs
+    several outputs, and for a sum of losses, of which each part has its own.
+    """
     match loss:
         case BinaryCrossEntropy():
             return Targets(0.0, 1.0)
@@ -88,7 +92,7 @@ def targets_of(loss: Loss) -> Targets | None:
 
 
 def parameters(loss: Loss) -> dict[str, Parameter]:
-    """Every parameter that determines a loss; of a sum of losses each part has its own."""
+    """Return every parameter that determines a loss; for a sum of losses each part has its own."""
     if isinstance(loss, Joint):
         return {}
     given = ((item.name, getattr(loss, item.name)) for item in fields(cast("Any", loss)))
@@ -96,14 +100,14 @@ def parameters(loss: Loss) -> dict[str, Parameter]:
 
 
 def loss_record(loss: Loss) -> dict[str, Parameter]:
-    """The kind and the parameters, or the parts as settings spell them."""
+    """Return the kind and the parameters, or the parts as settings spell them."""
     if isinstance(loss, Joint):
         return {"kind": loss.kind, "parts": spelt(stated_parts(loss))}
     return {"kind": loss.kind, **parameters(loss)}
 
 
 def stated(loss: Loss) -> tuple[tuple[str, float | str], ...]:
-    """The parameters as a certificate has them."""
+    """Return the parameters as a certificate has them."""
     return tuple(
         (name, str(value).lower() if isinstance(value, bool | str) else float(value))
         for name, value in sorted(parameters(loss).items())
@@ -111,14 +115,14 @@ def stated(loss: Loss) -> tuple[tuple[str, float | str], ...]:
 
 
 def stated_parts(loss: Joint) -> tuple[LossPart, ...]:
-    """The parts of a sum of losses as a certificate has them."""
+    """Return the parts of a sum of losses as a certificate has them."""
     return tuple(
         LossPart(part.output, part.loss.kind, stated(part.loss), part.weight) for part in loss.parts
     )
 
 
 def spelt(parts: Sequence[LossPart]) -> str:
-    """Parts as settings spell them: `reg=0.5*mse(half=false,label-norm=1.0)`."""
+    """Return parts as settings spell them: `reg=0.5*mse(half=false,label-norm=1.0)`."""
     given = [
         ",".join(f"{name.replace('_', '-')}={value}" for name, value in part.parameters)
         for part in parts
@@ -130,7 +134,7 @@ def spelt(parts: Sequence[LossPart]) -> str:
 
 
 def make_loss(kind: str, **given: Any) -> Loss:
-    """The loss of this kind; parameters that are not given have the default of its class."""
+    """Return the loss of this kind; parameters that are not given have its defaults."""
     if kind in _BATCH_WEIGHTED:
         raise UsageError(
             f"loss: {kind} weights each example by the class counts of its batch, so replacing one "
@@ -159,10 +163,10 @@ def make_loss(kind: str, **given: Any) -> Loss:
 
 
 def worst_gradients(loss: Loss, logits: FloatArray) -> FloatArray | None:
-    """∂loss/∂logits in float64 for logits [examples, *shape]: [labels, examples, *shape].
+    """Return ∂loss/∂logits in float64 for logits [examples, *shape]: [labels, examples, *shape].
 
-    For some admissible labels, the worst among them; per token, for the worst one of each token,
-    and for the same one of all. None: not known.
+    The labels are some admissible ones, the worst among them. Per token, they are the worst of each
+    token, and the same one for all tokens. The result is None if the gradient is not known.
     """
     if not isinstance(loss, ClassLoss) or loss.per_token is None:
         return _worst(loss, logits)
@@ -180,8 +184,10 @@ def worst_gradients(loss: Loss, logits: FloatArray) -> FloatArray | None:
 
 
 def _worst(loss: Loss, logits: FloatArray) -> FloatArray | None:
-    """As `worst_gradients`, of a loss that is not per token: at every class, as far as these are
-    not too many, or at the targets that are most wrong."""
+    """Return the same for a loss that is not per token.
+
+    The labels are all classes, unless these are too many, or the most wrong targets.
+    """
     z = logits.reshape(len(logits), -1)
     labels: FloatArray | IndexArray
     match loss:
@@ -203,7 +209,7 @@ def _worst(loss: Loss, logits: FloatArray) -> FloatArray | None:
 
 
 def _of_parts(loss: Joint, logits: FloatArray) -> FloatArray | None:
-    """For each label of one part, the longest of every other part."""
+    """Return for each label of one part the longest gradient of every other part."""
     flat = logits.reshape(len(logits), -1)
     found = []
     for part, entries in zip(loss.parts, loss.slices, strict=True):
@@ -222,12 +228,14 @@ def _of_parts(loss: Joint, logits: FloatArray) -> FloatArray | None:
 
 
 def loss_gradients(loss: Loss, logits: FloatArray, labels: FloatArray | IndexArray) -> FloatArray:
-    """∂loss/∂logits in float64, example by example, at these labels: [examples, *shape].
+    """Return ∂loss/∂logits in float64, example by example, at these labels: [examples, *shape].
 
     labels: class numbers [examples] for a loss over several classes, or [examples, tokens];
-    otherwise targets of the shape of the logits; of several outputs, those of one part beside those
-    of the next. At a kink the slope is that of one of its sides, or 0. TypeError where the gradient
-    of a loss is not known.
+    otherwise targets of the shape of the logits; for several outputs, those of one part beside
+    those of the next. At a kink the slope is that of one of its sides, or 0.
+
+    Raises:
+        TypeError: if the gradient of a loss is not known.
     """
     z = logits.reshape(len(logits), -1)
     y = labels if labels.dtype.kind in "iu" else labels.reshape(len(labels), -1)
@@ -236,7 +244,7 @@ def loss_gradients(loss: Loss, logits: FloatArray, labels: FloatArray | IndexArr
 
 
 def _at(loss: Loss, shape: Shape, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
-    """As `_gradient`, also of a loss per token of outputs of this shape: that of each token."""
+    """Return the gradient, also of a loss per token, for outputs of this shape."""
     if not isinstance(loss, ClassLoss) or loss.per_token is None:
         return _gradient(loss, z, y)
     scores = scores_of(loss, shape)
@@ -250,7 +258,7 @@ def _at(loss: Loss, shape: Shape, z: FloatArray, y: FloatArray | IndexArray) -> 
 
 @singledispatch
 def _gradient(loss: Loss, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
-    """z: [examples, outputs]; y: class numbers [examples], or targets [examples, outputs]."""
+    """Return the gradient by z [examples, outputs]; y: class numbers or targets."""
     del z, y
     raise TypeError(f"the gradient of the loss {loss.kind} is not known")
 
@@ -362,7 +370,7 @@ def _joint(loss: Joint, z: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def _label_of(part: Part, columns: FloatArray) -> FloatArray | IndexArray:
-    """Of columns of a matrix of labels, those of one part as its own loss reads them."""
+    """Return the columns of a label matrix that belong to a part, as its own loss reads them."""
     if not part.is_of_classes:
         return columns
     numbers = columns.astype(np.int64)
@@ -393,12 +401,12 @@ def _softmax(z: FloatArray) -> FloatArray:
 
 
 def _marked(z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
-    """1 at the label, 0 elsewhere: [examples, classes]."""
+    """Return 1 at the label, 0 elsewhere: [examples, classes]."""
     marked = np.zeros(z.shape)
     marked[np.arange(len(z)), np.asarray(y, np.int64)] = 1.0
     return marked
 
 
 def _reduced(terms: FloatArray, reduction: str) -> FloatArray:
-    """Of the sum over the outputs, or of their mean."""
+    """Return the gradient of the sum over the outputs, or of their mean."""
     return terms / terms.shape[1] if reduction == "mean" else terms

@@ -69,7 +69,7 @@ _HOMES: Final = {
 
 
 def load(name: str) -> object:
-    """A public name; `AttributeError` for any other."""
+    """Load a public name; `AttributeError` for any other."""
     if name not in _HOMES:
         raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
     try:

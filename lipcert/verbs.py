@@ -1,15 +1,15 @@
-"""Verbs: `lipcert.analyze`, `certify`, `audit` and `suggest`, of whatever a user has of a network.
+"""Verbs: `lipcert.analyze`, `certify`, `audit` and `suggest`, for files and for live modules.
 
     lipcert.analyze("net.onnx", settings)
     lipcert.analyze(lipcert.load_model("net.onnx"), settings)
     lipcert.analyze(module, x[:1], settings)
 
-Args, given in this order or by name: an ONNX file, an `ImportedModel`, or an `nn.Module`; of a
-module `example`, one batch [examples, …] that shows what it reads (a tuple of them where it reads
+Args, given in this order or by name: an ONNX file, an `ImportedModel`, or an `nn.Module`; for a
+module `example`, one batch [examples, …] that shows what it reads (a tuple of them if it reads
 several); and `settings`, by default `Settings()`.
-Invariants: for files torch is loaded by audits alone; a module is exported and imported as
-`make_private` does it, found to compute what its file computes, and left as it was; its parameters
-that need no gradient are frozen.
+Invariants: for files, only audits load torch; a module is exported and imported as `make_private`
+does, checked to compute what its file computes, and left unchanged; its parameters that need no
+gradient are frozen.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ if TYPE_CHECKING:
 
 
 def analyze(model: object, /, *given: Any, **options: Any) -> Analysis:
-    """Certified bounds, sensitivities and noise of a planned private training run, and their use.
+    """Return certified bounds, sensitivities and noise of a planned private training run.
 
-    options: `observe`, `examples` and `gates` of `lipcert.analysis.pipeline.analyze`, with what it
-    raises; UsageError for what does not fit together, UnsupportedModelError for a network that
-    cannot be imported, NoVerdictError for a module that cannot be exported.
+    options: `observe`, `examples` and `gates` of `lipcert.analysis.pipeline.analyze`.
+
+    Raises:
+        UsageError: for arguments that do not fit together.
+        UnsupportedModelError: for a network that cannot be imported.
+        NoVerdictError: for a module that cannot be exported; and what `pipeline.analyze` raises.
     """
     from lipcert.analysis import pipeline
 
@@ -63,12 +66,13 @@ def certify(
 ) -> Issued:
     """Write a certificate of the bounds of a planned run that the checker has accepted.
 
-    out: the certificate, NAME.lipcert.json; without it, the ONNX file with this ending. Of a module
-    it has to be given, and the file that a checker needs is written beside it: NAME.onnx. Of a file
-    that lacks biases of zeros which are trained, a completed one is written: NAME.completed.onnx.
-    Nothing is touched unless there is a certificate. engine: the checker's arithmetic.
+    out: the certificate, NAME.lipcert.json; by default the ONNX file with this ending. A module
+    needs it; the file that a checker needs is then written next to it: NAME.onnx. If a file lacks
+    trained biases of zeros, a completed one is written: NAME.completed.onnx. Nothing is changed
+    unless there is a certificate. engine: the checker's arithmetic.
 
-    Raises what `lipcert.analysis.certificate.certify` raises, and what `analyze` does.
+    Raises:
+        LipCertError: what `lipcert.analysis.certificate.certify` and `analyze` raise.
     """
     from lipcert.analysis.certificate import certify as issue
 
@@ -107,18 +111,20 @@ def audit(
     observe: Progress | None = None,
     **job: Any,
 ) -> AuditReport:
-    """Hold the exact gradient of every single example against its bound.
+    """Compare the exact gradient of every single example with its bound.
 
         lipcert.audit(module, x[:1], settings, data=(x, y), attack_steps=30)
         lipcert.audit("net.lipcert.json", data="examples.npz")
 
-    target: also a certificate, which states the settings itself; of the ONNX file `model`, or of
-    the one beside it. data: arrays (x, y), a torch Dataset, IterableDataset or DataLoader, or what
-    `lipcert audit --data` takes. results, cluster: for files, a folder from which an interrupted
-    audit goes on, and who does the work, as of `lipcert.audit.run.audit`. job: what else
-    `lipcert.audit.job.Job` takes: trace, attack_steps, limit, gates, device, precision, …
+    target: also a certificate, which states the settings itself; it is about the ONNX file `model`,
+    or the one next to it. data: arrays (x, y), a torch Dataset, IterableDataset or DataLoader, or
+    what `lipcert audit --data` takes. results, cluster: for files, a folder from which an
+    interrupted audit continues, and who does the work, as for `lipcert.audit.run.audit`. job: other
+    fields of `lipcert.audit.job.Job`: trace, attack_steps, limit, gates, device, precision, …
 
-    Raises UsageError for what does not fit together, NoVerdictError where nothing can be audited.
+    Raises:
+        UsageError: for arguments that do not fit together.
+        NoVerdictError: if nothing can be audited.
     """
     require_torch()
     from lipcert.audit import run
@@ -168,20 +174,20 @@ def suggest(
 
 
 def suggest(model: object, /, *given: Any, **options: Any) -> Any:
-    """Changes that would make a private run of a network learn, ranked by noise over signal.
+    """Return changes with which a private run of a network learns more, by noise over signal.
 
-    Of a file or an imported model:
+    For a file or an imported model:
 
         found = lipcert.suggest("net.onnx", Settings(input_box=(0, 1), target_epsilon=8, …))
         found.recipe.outcome.noise_to_signal  # at every step, in units of the mean gradient
 
-    with all that `lipcert.suggestions.engine.suggest` takes: `examples` to measure gradients at,
-    `budget` in seconds. Of a module:
+    with all options of `lipcert.suggestions.engine.suggest`: `examples` at which gradients are
+    measured, `budget` in seconds. For a module:
 
         found = lipcert.suggest(module, x[:1], settings, public=(x, y))
         found.module, found.mechanism()  # the module for the recipe
 
-    with all that `lipcert.training.suggesting.suggest` takes. Raises what `analyze` raises.
+    with all options of `lipcert.training.suggesting.suggest`. It raises what `analyze` raises.
     """
     asked = _Asked.of("suggest", model, given, options)
     if asked.is_module:
@@ -197,7 +203,7 @@ def suggest(model: object, /, *given: Any, **options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """What a verb is asked to work on. example: of a module; more: arguments of the verb's own."""
+    """The arguments of a verb. example: for a module; more: arguments specific to the verb."""
 
     verb: str
     source: object
@@ -209,10 +215,11 @@ class _Asked:
     def of(
         cls, verb: str, source: object, given: tuple[Any, ...], options: dict[str, Any]
     ) -> _Asked:
-        """From the arguments of a call; options lose those that are read here.
+        """Read the arguments of a call; those that are read are removed from options.
 
-        Raises UsageError, which says what to write, for what is not a network, a module without an
-        example, or settings of another type.
+        Raises:
+            UsageError: which says what to write, for what is not a network, a module without an
+                example, or settings of another type.
         """
         from lipcert.importer.model import ImportedModel
         from lipcert.settings.settings import Settings
@@ -252,7 +259,7 @@ class _Asked:
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a live module, and no file."""
+        """Whether it is a live module instead of a file."""
         return self.example is not None
 
     @property
@@ -265,7 +272,7 @@ class _Asked:
 
     @contextmanager
     def imported(self) -> Iterator[tuple[ImportedModel, Settings]]:
-        """The network, whose file lasts as long as the block, and the settings of its run."""
+        """Yield the network, whose file exists during the block, and the settings of its run."""
         source: Any = self.source
         if self.is_module:
             from lipcert.training.network import exported_network
@@ -281,12 +288,12 @@ class _Asked:
 
 
 def is_certificate(target: object) -> TypeGuard[str | os.PathLike[str]]:
-    """Whether this names a certificate, and no ONNX file."""
+    """Whether this names a certificate instead of an ONNX file."""
     return isinstance(target, str | os.PathLike) and Path(target).suffix == ".json"
 
 
 def model_beside(certificate: str | os.PathLike[str]) -> Path:
-    """The model of a certificate of its name, where `certify` puts it; UsageError if none is."""
+    """Return the model of a certificate, where `certify` puts it; UsageError if there is none."""
     model = _named_like(Path(certificate))
     whole = model.with_suffix(".completed.onnx")
     stated = Path(certificate).read_text(encoding="utf-8") if whole.exists() else ""
@@ -298,7 +305,7 @@ def model_beside(certificate: str | os.PathLike[str]) -> Path:
 
 
 def require_torch() -> None:
-    """NoVerdictError where PyTorch, which audits need, is missing."""
+    """Raise NoVerdictError if PyTorch, which audits need, is missing."""
     if importlib.util.find_spec("torch") is None:
         raise NoVerdictError(
             "audit: PyTorch is not installed; install it with: "
@@ -320,7 +327,7 @@ def _put(target: Path, data: bytes) -> None:
 def _job(
     model: str, settings: Settings, words: Mapping[str, Any], certificate: str | None = None
 ) -> Job:
-    """The audit that the words describe; UsageError where one means nothing."""
+    """Return the audit that the arguments describe; UsageError for an unknown one."""
     from lipcert.audit.job import Job
     from lipcert.measure.precision import Precision
 

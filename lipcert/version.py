@@ -5,4 +5,4 @@ from typing import Final
 __version__: Final = "0.1.0"
 
 TESTED_TORCH: Final = "'torch==2.13.*'"
-"""beside an extra that brings torch, lest pip take the newest"""
+"""Given with an extra that brings torch, so that pip does not take the newest."""

@@ -1,1 +1,1 @@
-"""The command line: one file per verb, options and exit codes in one place each."""
+"""The command line: one file per verb; options and exit codes are each in one place."""

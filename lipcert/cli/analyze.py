@@ -1,4 +1,4 @@
-"""`lipcert analyze`: the sensitivity report of a model."""
+"""`lipcert analyze`: report the sensitivity of a model."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def command(
     """Bound gradients and sensitivities of MODEL, an ONNX file.
 
     Every option but those about output is also a key of lipcert.toml and a LIPCERT_* variable.
-    Exits with 0 when the sensitivity is finite and every gate holds, with 1 (after the report)
-    when a gate is exceeded, with 3 when there is no finite sensitivity or no number for a gate.
+    Exits with 0 if the sensitivity is finite and every gate holds, with 1 (after the report) if a
+    gate is exceeded, with 3 if there is no finite sensitivity or no number for a gate.
     """
     gates = gates_of(words)
     settings = chosen_settings(context).settings

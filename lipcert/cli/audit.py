@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 _STEPS: Final = 30
 _SUMMARY: Final = 200
-"""rows of a table in Markdown, which has to fit into a step summary"""
+"""Most rows of a table in Markdown, which must fit into a step summary."""
 _COUNT: Final = click.IntRange(min=1)
 _TWINS: Final = ("twin", "twin_example", "twin_count", "twin_seed", "twin_far")
 _OUTPUTS: Final = ("output_format", "out_file", "reports", "show_all", "progress", "color")
 _OF_TWINS: Final = frozenset((*_TWINS, "data", "data_x", "data_y", *_OUTPUTS))
-"""options that need no TARGET"""
+"""Options that need no TARGET."""
 _OPTIONS: Final = (
     option(
         "--model",
-        "The ONNX file that the certificate TARGET is about.  [default: beside it, with the "
+        "The ONNX file that the certificate TARGET is about.  [default: next to it, with the "
         "ending .onnx]",
         type=paths.FILE,
     ),
@@ -73,16 +73,16 @@ _OPTIONS: Final = (
         "Also look for the worst examples, by projected gradient ascent.",
         type=click.Choice(("pga",)),
     ),
-    option("--attack-steps", f"Its steps.  [default: {_STEPS}]", "N", type=_COUNT),
+    option("--attack-steps", f"Steps of the attack.  [default: {_STEPS}]", "N", type=_COUNT),
     option(
         "--attack-weights",
         "Let the attack move the weights too, within their constraints.",
         is_flag=True,
     ),
-    option("--device", "cpu, cuda, or auto: a GPU where there is one.", "NAME", "auto"),
+    option("--device", "cpu, cuda, or auto: a GPU if there is one.", "NAME", "auto"),
     option(
         "--dtype",
-        "Arithmetic to replay in; what it leaves undecided is replayed in float64.",
+        "Arithmetic for replays; examples that it leaves undecided are replayed in float64.",
         default="float32",
         type=click.Choice([item.value for item in Precision]),
     ),
@@ -97,7 +97,7 @@ _OPTIONS: Final = (
     option("--limit", "Audit the first N examples only.", "N", type=_COUNT),
     option(
         "--micro-batch",
-        "Examples evaluated at once; lower it where memory runs out.",
+        "Examples evaluated at once; lower it if memory runs out.",
         "N",
         128,
         type=_COUNT,
@@ -105,7 +105,7 @@ _OPTIONS: Final = (
     option("--unit-size", "Examples in one unit of shared work.", "N", 2048, type=_COUNT),
     option(
         "--max-detectable-factor",
-        "No pass where a bound could be wrong by more than X unnoticed; inf: no limit.  "
+        "No pass if a bound could be wrong by a factor above X unnoticed; inf: no limit.  "
         "[default: 1000]",
         "X",
         type=click.FLOAT,
@@ -114,8 +114,8 @@ _OPTIONS: Final = (
     option(
         "--twin",
         "Run this function, which trains on the data that it is given and returns what is "
-        "published, on --data, and again without one example: nothing but what noise hides may "
-        "differ. With TARGET, besides its audit.",
+        "published, on --data, and again without one example: only what noise hides may "
+        "differ. With TARGET, this is done in addition to its audit.",
         "FILE.py:NAME",
         type=paths.WHERE,
     ),
@@ -132,24 +132,24 @@ _OPTIONS: Final = (
         "--twin-far/--no-twin-far",
         default=True,
         show_default=True,
-        help="Also run it on data in which one example takes the place of most others.",
+        help="Also run it on data in which one example replaces most others.",
     ),
     option(
         "--twin-seed",
-        "Of torch, numpy and random in twin runs, and of the choice of examples.",
+        "Seed of torch, numpy and random in twin runs, and of the choice of examples.",
         "N",
         0,
         type=click.IntRange(min=0),
     ),
     option(
         "--results",
-        "Keep the result of every unit of work there, and continue from the results there.",
+        "Keep the result of every unit of work in DIR, and continue from the results in it.",
         "DIR",
         type=paths.FILE,
     ),
     option(
         "--cluster",
-        "Units are done by workers of Dask: tcp://SCHEDULER:8786, or local:N for N processes of "
+        "Let Dask workers do the units: tcp://SCHEDULER:8786, or local:N for N processes on "
         "this machine.",
         "WHERE",
     ),
@@ -192,10 +192,10 @@ def command(
     """Audit TARGET, an ONNX file or a certificate, on real batches, a recorded run or an attack.
 
     The bounds are those of `lipcert analyze` with the same options, or those that the certificate
-    claims. Exits with 0 when every norm is within its bound, with 1 when one is violated or a gate
-    exceeded, with 3 when there is no verdict: nothing audited, undecided, bounds that no norm came
+    claims. Exits with 0 if every norm is within its bound, with 1 if a bound is violated or a gate
+    exceeded, with 3 if there is no verdict: nothing audited, undecided, bounds that no norm came
     near, data that do not fit, or a recording that does not show the whole run. Without TARGET,
-    --twin alone is an audit of what a function does.
+    --twin alone audits what a function does.
     """
     settings = chosen_settings(context).settings
     if words["twin"] is None and (words["twin_example"] or words["twin_count"]):
@@ -241,7 +241,7 @@ def command(
 
 
 def _twin_alone(context: click.Context, words: Mapping[str, Any], result: Output) -> ExitCode:
-    """A twin run, of which no network need be known."""
+    """Run a function twice, without knowing a network."""
     options = {str(option.name): option for option in context.command.params}
     for name in context.params:
         spelling = options[name].opts[0]
@@ -298,7 +298,7 @@ def _exit_code(report: AuditReport | TwinReport) -> ExitCode:
 def _do_shard(
     job: Job, word: str, results: Path | None, has_more: bool, progress: bool | None
 ) -> ExitCode:
-    """The units of a shard, into the folder. has_more: whether options ask for anything else."""
+    """Do the units of a shard. has_more: whether options ask for anything else."""
     from lipcert.audit.job import Shard
 
     shard = Shard.of(word)
@@ -328,7 +328,7 @@ def _require_alone(*others: object) -> None:
 
 
 def _require_inputs(job: Job) -> None:
-    """NoVerdictError where something that the job refers to is not there."""
+    """Raise NoVerdictError if something that the job refers to does not exist."""
     from lipcert.audit.trace.files import MANIFEST
 
     paths.require_model(Path(job.model))
@@ -347,10 +347,12 @@ def _job_of(
     given: Mapping[str, object],
     words: Mapping[str, Any],
 ) -> Job:
-    """The job that the options describe, most of which are fields of it under their own names.
+    """Return the job that the options describe; most are fields of it under the same name.
 
-    given: the knobs of the command line.
-    Raises UsageError where they contradict each other: a certificate states its own settings.
+    given: the settings on the command line.
+
+    Raises:
+        UsageError: if they contradict each other: a certificate states its own settings.
     """
     from lipcert.audit.job import MAX_DETECTABLE_FACTOR, Job
 

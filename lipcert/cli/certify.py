@@ -24,7 +24,7 @@ from lipcert.process.progress import ProgressReport
 )
 @option(
     "--engine",
-    "Which arithmetic the certificate is checked with before it is written.",
+    "The arithmetic with which the certificate is checked before it is written.",
     type=click.Choice(("float", "exact")),
     default="float",
 )
@@ -40,10 +40,10 @@ def command(
 ) -> ExitCode:
     """Certify the bounds of MODEL, an ONNX file, for `lipcert check`.
 
-    Takes the options of `lipcert analyze`. Where MODEL lacks biases of zeros that are trained, the
-    certificate is about a completed file, which is written beside it (NAME.completed.onnx). The
-    certificate is checked before it is written. Exits with 0 when the certificate bounds gradients,
-    with 3 when it bounds nothing but values and Lipschitz constants.
+    Takes the options of `lipcert analyze`. If MODEL lacks trained biases of zeros, the certificate
+    is about a completed file, which is written next to it (NAME.completed.onnx). The certificate is
+    checked before it is written. Exits with 0 if the certificate bounds gradients, with 3 if it
+    bounds only values and Lipschitz constants.
     """
     settings = chosen_settings(context).settings
     paths.require_model(model)

@@ -1,4 +1,4 @@
-"""`lipcert check`: compare a certificate with a model, by the independent checker."""
+"""`lipcert check`: check a certificate against its model with the independent checker."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 @click.command("check")
 @click.argument("certificate", type=paths.FILE, required=False)
-@option("--model", "The ONNX file it is about.", type=paths.FILE)
+@option("--model", "The ONNX file that the certificate is about.", type=paths.FILE)
 @option(
     "--weights",
-    "Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
+    "Weights (ONNX or safetensors) that must lie within the certificate's constraints.",
     type=paths.FILE,
 )
 @option(
     "--engine",
-    "float64 with a-priori bounds of its rounding, or integers.",
+    "float64 with a-priori bounds of its rounding errors, or exact integer arithmetic.",
     type=click.Choice(("float", "exact")),
     default="float",
 )
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
     "accepted",
     metavar="ID",
     multiple=True,
-    help="Take a declared assumption for granted; repeat, or join by commas.",
+    help="Accept a declared assumption; repeat, or separate several by commas.",
 )
 @option(
     "--max-entries",
-    "Limit of the tables and constants that the check computes; beyond it, UNKNOWN.",
+    "Most entries of tables and constants that the check computes; above it, UNKNOWN.",
     "N",
     type=click.IntRange(min=0),
     default=MAX_ENTRIES,
 )
 @option(
     "--max-seconds",
-    "Limit of the time that the check takes; beyond it, UNKNOWN.",
+    "Most seconds that the check may take; above it, UNKNOWN.",
     "S",
     type=click.FloatRange(min=0.0),
     default=MAX_SECONDS,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 @option(
     "--tcb",
     "List the files that the verdict depends on, with lines and digests; without a certificate, "
-    "all that any verdict may depend on.",
+    "those that any verdict may depend on.",
     is_flag=True,
 )
 @output_options(*CHECK_FORMATS, further=True)
@@ -89,11 +89,11 @@ def command(
     result: Output,
     **words: object,
 ) -> ExitCode:
-    """Check CERTIFICATE against the model that it is about, independently of what wrote it.
+    """Check CERTIFICATE against its model, independently of the code that wrote it.
 
     The last line is the verdict: VALID (exits with 0), INVALID (1), CONDITIONAL on assumptions
-    that are declared and not accepted, or UNKNOWN (both 3). A gate that is exceeded exits with
-    1, one whose number is not proved with 3.
+    that are declared and not accepted, or UNKNOWN (both 3). Exits with 1 if a gate is exceeded,
+    with 3 if the number of a gate is not proved.
     """
     gates = gates_of(words)
     if tcb and certificate is None:
@@ -128,7 +128,7 @@ def command(
 
 
 def _trusted(words: Sequence[str], result: Output) -> ExitCode:
-    """Run `lipcert-check --tcb` in a process of its own, so that it lists nothing else."""
+    """Run `lipcert-check --tcb` in a separate process, so that it lists nothing else."""
     program = [sys.executable, "-P", "-m", "lipcert.core.main", "--tcb", *words]
     done = subprocess.run(program, capture_output=True, encoding="utf-8", check=False)
     if not done.stdout:
@@ -138,7 +138,7 @@ def _trusted(words: Sequence[str], result: Output) -> ExitCode:
 
 
 def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]:
-    """The gates against what is claimed, which is known where the checker proved it."""
+    """Apply the gates to what is claimed, which counts only if the checker proved it."""
     from lipcert.core.certificate import read_certificate
     from lipcert.core.verdict import Verdict
 
@@ -171,7 +171,7 @@ def _json(report: Report, _: Path, results: tuple[GateResult, ...]) -> str:
 
 
 def _text(report: Report, certificate: Path, results: tuple[GateResult, ...]) -> str:
-    """The report of the checker, with the gates before the verdict, which stays the last line."""
+    """Return the checker's report, with gates before the verdict, which stays the last line."""
     del certificate
     from lipcert.core.text import report_text
 

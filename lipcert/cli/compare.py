@@ -1,4 +1,4 @@
-"""`lipcert compare`: what changed from one certificate or analysis to another."""
+"""`lipcert compare`: show what changed from one certificate or analysis to another."""
 
 import math
 from pathlib import Path
@@ -14,7 +14,7 @@ from lipcert.errors import ExitCode, UsageError
 @click.command("compare")
 @click.argument("old", type=paths.FILE)
 @click.argument("new", type=paths.FILE)
-@click.option("--fail-on-regression", is_flag=True, help="Exit with 1 where NEW states less.")
+@click.option("--fail-on-regression", is_flag=True, help="Exit with 1 if NEW states less.")
 @click.option(
     "--tolerance",
     type=float,
@@ -34,8 +34,8 @@ def command(
     """Compare OLD with NEW: two certificates, or two files of `lipcert analyze --format json`.
 
     A regression is a bound or an ε that grew or disappeared, a noise multiplier that fell, or an
-    assumption that was added or changed, unless it assumes less than before. What the files state
-    is compared, not whether it is true: for certificates, `lipcert check` decides that.
+    assumption that was added or changed, unless it assumes less than before. This compares what the
+    files state, not whether it is true: for certificates, `lipcert check` decides that.
     """
     if not 0.0 <= tolerance < math.inf:
         raise UsageError("--tolerance: give a number of at least 0, say 0.01")

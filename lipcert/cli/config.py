@@ -1,4 +1,4 @@
-"""`lipcert config show`: the settings in force and where each comes from."""
+"""`lipcert config show`: print the effective settings and where each comes from."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`lipcert explain`: the page behind a rule or a diagnostic code, or the lines of one bound."""
+"""`lipcert explain`: print the page of a rule or a diagnostic code, or the lines of a bound."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from lipcert.errors import ExitCode, UsageError
 @click.option(
     "--bound",
     metavar="NAME",
-    help="Why a bound of MODEL is so large: of G (the gradient of one example), L (the Lipschitz "
-    "constant), a parameter, or a value of the network.",
+    help="Explain why a bound of MODEL is so large: that of G (the gradient of one example), L "
+    "(the Lipschitz constant), a parameter, or a value of the network.",
 )
 @knob_options
 @output_options(*BOUND_FORMATS, show_all=True, progress=True, color=True)
@@ -23,7 +23,7 @@ from lipcert.errors import ExitCode, UsageError
 def command(
     context: click.Context, /, *, key: str | None, bound: str | None, result: Output, **_: object
 ) -> ExitCode:
-    """Print statement, hypotheses and proof of a rule, or the page of a code. Alone: list all.
+    """Print statement, hypotheses and proof of a rule, or the page of a code; alone, list all.
 
     With --bound, print the lines from which a bound of MODEL follows, and its largest factors; the
     other options are then those of `lipcert analyze`.
@@ -55,7 +55,7 @@ def command(
 
 
 def _bound(context: click.Context, model: Path, name: str, result: Output) -> ExitCode:
-    """The lines behind one bound of a model."""
+    """Print the lines behind one bound of a model."""
     settings = chosen_settings(context).settings
     from lipcert.analysis.bounded import bounded
     from lipcert.analysis.reasons import bound_report

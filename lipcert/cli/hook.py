@@ -1,11 +1,11 @@
-"""A hook before commits: certificates that changed, or whose network did, are checked again.
+"""A pre-commit hook: check certificates again that changed, or whose network changed.
 
     python -m lipcert.cli.hook [OPTION]... [FILE]...
 
-Input: options of `lipcert check`, and files that changed, as pre-commit gives them. Output: one
-line for each certificate, all of the report where it does not hold, and the worst exit code. A
-certificate NAME.lipcert.json is of the network NAME.onnx beside it; one without a network cannot be
-judged, and a network without a certificate claims nothing.
+It takes options of `lipcert check` and the changed files, as pre-commit gives them. It prints one
+line for each certificate, or the whole report if it does not hold, and exits with the worst code. A
+certificate NAME.lipcert.json belongs to the network NAME.onnx next to it; one without a network
+cannot be judged, and a network without a certificate claims nothing.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ _WORST_FIRST: Final = (
 
 
 def pairs(files: Sequence[str]) -> dict[Path, Path]:
-    """The certificates to be checked, each once, with their networks."""
+    """Return the certificates to check, each once, with their networks."""
     found = {}
     for file in files:
         ending = CERTIFICATE if file.endswith(CERTIFICATE) else MODEL
@@ -43,7 +43,7 @@ def pairs(files: Sequence[str]) -> dict[Path, Path]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Check what the words name."""
+    """Check the files among these words, and return the worst exit code."""
     files = [word for word in words if word.endswith((CERTIFICATE, MODEL))]
     options = [word for word in words if word not in files]
     codes = [_checked(certificate, model, options) for certificate, model in pairs(files).items()]
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _checked(certificate: Path, model: Path, options: Sequence[str]) -> ExitCode:
-    """The exit code of one check; in a process of its own, which a defect ends alone."""
+    """Check one certificate in a separate process, and return its exit code."""
     given = ["--model", str(model), *options, "--", str(certificate)]
     done = subprocess.run(
         [sys.executable, "-m", "lipcert", "check", *given],

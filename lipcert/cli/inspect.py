@@ -1,4 +1,4 @@
-"""`lipcert inspect`: what was understood of a model, or every reason why it is refused."""
+"""`lipcert inspect`: show what was understood of a model, or every reason for a refusal."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def command(
 ) -> ExitCode:
     """Show the ops, shapes, parameters and batch proof of MODEL, an ONNX file.
 
-    Exits with 3, after all reasons and remedies, when the model is refused.
+    If the model is refused, prints all reasons and remedies and exits with 3.
     """
     paths.require_model(model)
     result.require_writable([model])

@@ -32,32 +32,32 @@ _VERBS: Final = (
     *("inspect", "analyze", "suggest", "certify", "check", "trace", "compare", "report"),
     *("audit", "privacy", "explain", "config"),
 )
-"""each has a module of its name"""
+"""Each verb has a module of its name."""
 
 
 class _LipCertGroup(click.Group):
     """A group of verbs that are imported when they are named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, in the order in which they are used."""
+        """Return the verbs, in the order in which they are used."""
         del ctx
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The `command` of the verb's module."""
+        """Return the `command` of the verb's module."""
         del ctx
         return _command_of(cmd_name) if cmd_name in _VERBS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that the first word names; for any other, the most similar one."""
+        """Return the verb that the first word names; otherwise fail with the most similar one."""
         if args[0] not in _VERBS and not args[0].startswith("-"):
             ctx.fail(f"there is no verb {args[0]!r}; {verb_meant(args[0], _VERBS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; an interrupt is one line (click would print a blank one as well)."""
+        """Run a verb; an interrupt prints one line (click would add a blank one)."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -66,7 +66,7 @@ class _LipCertGroup(click.Group):
             raise NoVerdictError(_INTERRUPTED) from error
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
-        """Run, report what went wrong in one line, and exit with the documented code."""
+        """Run, report errors in one line, and exit with the documented code."""
         words = list(sys.argv[1:] if args is None else args)
         try:
             code = self._outcome(words, *more, **{**extra, "standalone_mode": False})
@@ -76,7 +76,7 @@ class _LipCertGroup(click.Group):
         sys.exit(int(code))
 
     def _outcome(self, words: list[str], *more: Any, **extra: Any) -> ExitCode:
-        """Run a verb; an error is reported here and becomes its code."""
+        """Run a verb; report an error and return its code."""
         try:
             code = super().main(words, *more, **extra)
             sys.stdout.flush()
@@ -129,7 +129,7 @@ def _fail(
     hint: str = "",
     refusals: tuple[Refusal, ...] = (),
 ) -> ExitCode:
-    """One line on stderr; where JSON was asked for, an error object on stdout as well."""
+    """Print one line on stderr; if JSON was requested, also an error object on stdout."""
     for line in _refusal_lines(refusals) or [message]:
         click.echo(f"lipcert: error: {safe(line)}", err=True)
     if hint:
@@ -142,7 +142,7 @@ def _fail(
 
 
 def _refusal_lines(refusals: tuple[Refusal, ...]) -> list[str]:
-    """Every reason, those of many nodes once; a single refusal in its own words."""
+    """Return every reason, once if many nodes share it; a single refusal in its own words."""
     if len(refusals) < 2:
         return [str(refusal) for refusal in refusals]
     from lipcert.report.document import refusals_told
@@ -172,10 +172,10 @@ def _usage_hint(error: click.ClickException) -> str:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether --format json was asked for, even where the rest cannot be parsed."""
+    """Whether --format json was requested, even if the rest cannot be parsed."""
     return "--format=json" in words or ("--format", "json") in pairwise(words)
 
 
 def _silence_stdout() -> None:
-    """The reader of stdout is gone: keep the interpreter from complaining at exit."""
+    """Keep the interpreter from complaining at exit when the reader of stdout is gone."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

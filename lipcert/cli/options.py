@@ -39,20 +39,20 @@ _ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
 )
 _Command = TypeVar("_Command", bound=Callable[..., object])
 Option = Callable[[Any], Any]
-"""adds an option to a command"""
+"""Adds an option to a command."""
 
 
 def option(
     spelling: str, text: str, metavar: str | None = None, default: object = None, **more: Any
 ) -> Option:
-    """An option with its help, which shows the default where there is one."""
+    """Return an option with its help, which shows the default if there is one."""
     if default is not None:
         more |= {"default": default, "show_default": True}
     return click.option(spelling, metavar=metavar, help=text, **more)
 
 
 def together(options: Sequence[Option]) -> Option:
-    """All of them, in the order of the help."""
+    """Combine options, in the order of the help."""
 
     def added(command: Any) -> Any:
         for each in reversed(options):
@@ -78,20 +78,20 @@ def knob_options(command: _Command) -> _Command:
 
 
 def chosen_settings(context: click.Context) -> EffectiveSettings:
-    """The settings of this call, from all sources."""
+    """Return the settings of this call, from all sources."""
     config = context.meta.get(_CONFIG)
     file = config if isinstance(config, Path) else find_file(Path.cwd())
     return effective_settings(given(context), os.environ, file)
 
 
 def given(context: click.Context, key: str = _GIVEN) -> Mapping[str, object]:
-    """The knobs of the command line alone, as they were written; key: of `knob_option`."""
+    """Return the settings on the command line alone, as written; key: as for `knob_option`."""
     found: Mapping[str, object] = context.meta.get(key, {})
     return found
 
 
 def knob_option(knob: Knob, text: str, key: str) -> Option:
-    """The option of a knob; what is given for it goes into the context, under this key."""
+    """Return the option of a knob; its value goes into the context, under this key."""
     kept = partial(_remember, key)
     if knob.count == 0:
         spelling = f"{knob.option}/--no-{knob.key}"
@@ -108,7 +108,7 @@ def knob_option(knob: Knob, text: str, key: str) -> Option:
 
 
 def help_of(knob: Knob) -> str:
-    """What the knob means, and its default where it has one."""
+    """Return what the knob means, and its default if it has one."""
     default: object = Settings.__dataclass_fields__[knob.field].default
     match default:
         case None | () | False:
@@ -138,11 +138,11 @@ def output_options(
     progress: bool = False,
     color: bool = False,
 ) -> Option:
-    """--format, restricted to what a verb can print, and what else it can do with its result.
+    """Return --format, restricted to what a verb can print, and other options for its result.
 
-    The command gets them as `result`. file: -o FILE, whose ending says the format where that is not
-    given. further: reports in other formats besides. show_all, progress, color: the options of
-    these names.
+    The command gets them as `result`. file: -o FILE; without --format its ending determines the
+    format. further: additional reports in other formats. show_all, progress, color: the options
+    of these names.
     """
     ending = "as -o FILE ends, else " * file
     options = [
@@ -160,7 +160,7 @@ def output_options(
                                     help="Write to a file."))  # fmt: skip
     if further:
         options.append(click.option("--report", "reports", metavar="FMT=FILE", multiple=True,
-                                    help="A further report."))  # fmt: skip
+                                    help="Also write a report."))  # fmt: skip
     if show_all:
         options.append(click.option("--all", "show_all", is_flag=True,
                                     help="Show every row of long tables."))  # fmt: skip
@@ -216,19 +216,19 @@ def _format(
 
 
 def gate_options(*gates: str) -> Option:
-    """Add the options of these gates; `gates_of` reads them."""
+    """Return the options of these gates; `gates_of` reads them."""
     texts = {gate: GATES[gate].metadata["text"] for gate in gates}
     return together([option(f"--{gate}", texts[gate], "X", type=click.FLOAT) for gate in gates])
 
 
 def gates_of(words: Mapping[str, Any]) -> Gates:
-    """The gates among the words of a command; UsageError for odd limits."""
+    """Return the gates among the arguments of a command; UsageError for invalid limits."""
     names = (item.name for item in GATES.values())
     return Gates(**{name: words[name] for name in names if name in words})
 
 
 def data_options(text: str) -> Option:
-    """--data with this help, and the names of inputs and labels in it."""
+    """Return --data with this help, and options for the names of inputs and labels in it."""
     inputs = (
         "Array of the inputs; of several inputs A,B, in the order of the model.  "
         "[default: x, or image, inputs, features, …]"
@@ -247,7 +247,7 @@ def data_options(text: str) -> Option:
 
 
 def require_data(words: Mapping[str, Any]) -> None:
-    """The error that a wrong --data makes soon: what it names is not there, say."""
+    """Raise early for a wrong --data, such as a path that does not exist."""
     from lipcert.data.opening import is_elsewhere, require_readable
     from lipcert.data.source import Columns
 
@@ -261,7 +261,7 @@ def require_data(words: Mapping[str, Any]) -> None:
 
 
 def some_examples(words: Mapping[str, Any], model: ImportedModel) -> Examples | None:
-    """As many of the examples as a measurement holds; None where there is no --data."""
+    """Return as many of the examples as a measurement holds; None without --data."""
     from lipcert.data.source import Columns
     from lipcert.gradient_stats.examples import open_data
 

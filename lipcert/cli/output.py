@@ -1,4 +1,4 @@
-"""Output: a result in the format that was asked for, to standard output or, atomically, into files.
+"""Output: write a result in the requested format, to standard output or atomically to files.
 
 The modules of a format are imported when it is named.
 Invariant: a regular file either keeps its old content or holds the whole new one, and stdout
@@ -33,9 +33,9 @@ CHECK_FORMATS: Final = ("text", "json", *CI_FORMATS)
 SUGGEST_FORMATS: Final = ("text", "json", "markdown")
 BOUND_FORMATS: Final = ("text", "json", "markdown", "html")
 FOLDED: Final = 40
-"""rows of a table in text, unless all are asked for"""
+"""Most rows of a table in text, unless all are requested."""
 Destination = tuple[str, Path]
-"""a format and the file that receives it"""
+"""A format and the file that receives it."""
 
 _WIDTH_OF_A_PIPE: Final = 120
 
@@ -48,7 +48,7 @@ def write(text: str | bytes, file: Path | None = None) -> None:
         return
     text = text if isinstance(text, bytes) else text.encode("utf-8")
     try:
-        if file.exists() and not file.is_file():  # a pipe or a device is no file to be replaced
+        if file.exists() and not file.is_file():  # a pipe or a device is not replaced
             _write_to_device(text, file)
         else:
             write_whole(file, text)
@@ -61,9 +61,9 @@ def write(text: str | bytes, file: Path | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a verb writes its result: what `options.output_options` read.
+    """How a verb writes its result, as read by `options.output_options`.
 
-    file: None: standard output. further: reports besides. color: auto, always or never.
+    file: None: standard output. further: additional reports. color: auto, always or never.
     """
 
     format: str
@@ -76,14 +76,14 @@ class Output:
     def require_writable(
         self, sources: Iterable[Path | None] = (), also: Iterable[Path | None] = ()
     ) -> None:
-        """NoVerdictError unless results can be put where they go; see `paths.require_writable`."""
+        """Raise NoVerdictError if results cannot be written; see `paths.require_writable`."""
         files = [self.file, *(file for _, file in self.further), *also]
         require_writable(files, sources)
 
     def write(self, rendered: Callable[[str, bool], str]) -> None:
-        """The result, and the further reports; only standard output is coloured.
+        """Write the result and the additional reports; only standard output is coloured.
 
-        rendered: from the name of a format, and whether to colour it.
+        rendered: returns the text for the name of a format, and whether to colour it.
         """
         for name, file in self.further:
             write(rendered(name, False), file)
@@ -97,9 +97,12 @@ class Output:
         most: Mapping[str, int] | None = None,
         **files: Callable[..., str],
     ) -> None:
-        """The same of what was found, by what makes a document of it, a report for CI systems, and
-        files in other formats. document: None where all of them are files. most: rows of tables by
-        format, of a document that takes a limit."""
+        """Write what was found, in every requested format.
+
+        document: makes a document of it; None if all formats are files. ci: makes a report for CI
+        systems. most: rows of tables by format, for a document that takes a limit. files: make the
+        other formats.
+        """
 
         def rendered(name: str, color: bool) -> str:
             if name in files:
@@ -118,7 +121,7 @@ class Output:
 
 
 def document_text(document: Document, name: str, *, width: int = 120, color: bool = False) -> str:
-    """The document as "text" or "markdown"."""
+    """Return the document as "text" or "markdown"."""
     if name == "markdown":
         from lipcert.report.markdown import markdown
 
@@ -146,7 +149,7 @@ def use_color(choice: str) -> bool:
 
 
 def text_width() -> int:
-    """Columns of the terminal; 120 where there is none."""
+    """Return the columns of the terminal; 120 without one."""
     return shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
 
 
@@ -155,7 +158,7 @@ def _encoding() -> str:
 
 
 def _write_to_device(text: bytes, file: Path) -> None:
-    """Write to a pipe or a device; where a pipe has no reader, an error and not an endless wait."""
+    """Write to a pipe or a device; a pipe without a reader is an error instead of a long wait."""
     handle = os.open(file, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as stream:

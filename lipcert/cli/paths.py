@@ -1,9 +1,9 @@
-"""Paths: what a command line names exists and is of its kind, before anything slow begins.
+"""Paths: check that what a command line names exists and has the right kind, before slow work.
 
-A word that no file can be named by is a usage error; a path that does not exist is an error that
-names it; a document that LipCert wrote is read within limits. The content of other files is for
-their readers to judge. Every option and argument that names a file, a folder or where data are is
-declared with `FILE` or `WHERE`.
+A word that cannot be the name of a file is a usage error; a path that does not exist is an error
+that names it; a document that LipCert wrote is read within limits. Other files are checked by their
+readers. Every option and argument that names a file, a folder or the place of data is declared with
+`FILE` or `WHERE`.
 """
 
 import difflib
@@ -27,7 +27,7 @@ _KINDS: Final = (
 _LARGEST: Final = 256 * 1024 * 1024
 _LONGEST_PATH: Final = 4095
 _LONGEST_NAME: Final = 255
-"""bytes that Linux allows; other systems allow no more"""
+"""Limits in bytes on Linux; other systems allow no more."""
 _SHOWN: Final = 60
 
 
@@ -38,7 +38,7 @@ class PathWord(click.Path):
         super().__init__(path_type=str if of_text else Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path, where its name is one that a file may have."""
+        """Return the path; fail if a file cannot have this name."""
         fault = fault_of(os.fspath(value))
         if fault:
             self.fail(fault, param, ctx)
@@ -50,7 +50,7 @@ WHERE: Final = PathWord(of_text=True)
 
 
 def path_of(word: str, what: str) -> Path:
-    """The path that a part of a word names; UsageError, which names what it is for."""
+    """Return the path that a part of a word names; UsageError says what it is for."""
     fault = fault_of(word)
     if fault:
         raise UsageError(f"{what}: {fault}")
@@ -58,7 +58,7 @@ def path_of(word: str, what: str) -> Path:
 
 
 def fault_of(name: str) -> str:
-    """Why no file can have this name; "" where one can."""
+    """Return why no file can have this name; "" if one can."""
     shown = ascii(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
     if not name:
         return "the name of a file is empty"
@@ -75,7 +75,7 @@ def fault_of(name: str) -> str:
 
 
 def require_model(path: Path) -> None:
-    """ModelFileError unless the path may be an ONNX file."""
+    """Raise ModelFileError unless the path may be an ONNX file."""
     why = unreadable(path)
     if not why:
         with path.open("rb") as file:
@@ -88,14 +88,14 @@ def require_model(path: Path) -> None:
 
 
 def require_file(path: Path) -> None:
-    """NoVerdictError unless the path is a file that can be read."""
+    """Raise NoVerdictError unless the path is a file that can be read."""
     why = unreadable(path)
     if why:
         raise NoVerdictError(f"{str(path)!r} {why}")
 
 
 def require_folder(path: Path) -> None:
-    """NoVerdictError unless the path is a folder."""
+    """Raise NoVerdictError unless the path is a folder."""
     try:
         if path.is_dir():
             return
@@ -106,7 +106,7 @@ def require_folder(path: Path) -> None:
 
 
 def require_own_folder(path: Path, mark: str) -> None:
-    """NoVerdictError unless the path is a new folder, an empty one, or one with this file in it."""
+    """Raise NoVerdictError unless the path is new, or a folder that is empty or has this file."""
     if not os.path.lexists(path):
         return
     require_folder(path)
@@ -119,9 +119,9 @@ def require_own_folder(path: Path, mark: str) -> None:
 
 
 def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None] = ()) -> None:
-    """NoVerdictError unless results can be put into these files; None: standard output.
+    """Raise NoVerdictError unless results can be put into these files; None: standard output.
 
-    sources: what is read, which no result may replace.
+    sources: files that are read, which no result may replace.
     """
     read = [source for source in sources if source is not None and source.is_file()]
     for file in files:
@@ -142,7 +142,7 @@ def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None
 
 
 def unreadable(path: Path) -> str:
-    """Why the path is not a file to read; "" where it is one."""
+    """Return why the path is not a readable file; "" if it is one."""
     try:
         if path.is_dir():
             return "is a folder; name a file in it"
@@ -159,7 +159,7 @@ def unreadable(path: Path) -> str:
 
 
 def _hint(path: Path) -> str:
-    """What lies in the same folder under a similar name, or under this one with an ending."""
+    """Suggest a similar name in the same folder, or this one with an ending."""
     try:
         names = [item.name for item in path.parent.iterdir()]
     except OSError:
@@ -170,7 +170,7 @@ def _hint(path: Path) -> str:
 
 
 def read_json(path: Path) -> tuple[bytes, dict[str, object]]:
-    """What the file holds, as bytes and as an object."""
+    """Return the content of the file, as bytes and as an object."""
     require_file(path)
     try:
         if path.stat().st_size > _LARGEST:

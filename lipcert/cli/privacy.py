@@ -1,7 +1,7 @@
-"""`lipcert privacy`: σ → ε, ε → σ and ε → steps of a planned run, and curves of ε.
+"""`lipcert privacy`: compute σ → ε, ε → σ and ε → steps of a planned run, and curves of ε.
 
-The run is given in numbers, partly read from an analysis. Where both say something of the same
-thing they must agree, because the noise of the analysis was computed for what the analysis says.
+The run is given in numbers, partly read from an analysis. Where both state the same thing they must
+agree, because the noise of the analysis was computed for what the analysis states.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DESCRIBED: Final = (
     *("dataset_size", "dataset_size_from", "batch_size"),
     *("sampling", "sampling_rate", "trials", "delta", "steps"),
 )
-"""what an analysis says of its run"""
+"""The fields with which an analysis describes its run."""
 _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "batch_size": "Examples of a batch (expected number).",
@@ -66,12 +66,12 @@ _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "target_epsilon": "The ε to be met.",
     }
 )
-"""of options that say something else elsewhere"""
+"""Help of options that have another one elsewhere."""
 _REDUCTIONS: Final = ("sum", "mean")
 
 
 def _declared(spelling: str, field: str, text: str, choices: tuple[str, ...] = ()) -> Any:
-    """An option that is a field of a `Declaration`."""
+    """Return an option that is a field of a `Declaration`."""
     kind, metavar = (click.Choice(choices), None) if choices else (int, "K")
     names = (spelling, field)
     return click.option(*names, type=kind, metavar=metavar, help=f"Declare: {text}")
@@ -116,8 +116,8 @@ def command(
     """Account for the privacy of a run; ANALYSIS is a file of `lipcert analyze --format json`.
 
     Give two of noise multiplier, length (--steps or --epochs) and --target-epsilon: the third is
-    computed. Exits with 1 when a declared accounting claims too small an ε, with 3 when no finite
-    ε can be stated.
+    computed. Exits with 1 if a declared accounting claims too small an ε, with 3 if no finite ε
+    can be stated.
     """
     result.require_writable([analysis])
     given = _read_run(stated(context, _RUN_KEY))
@@ -138,8 +138,11 @@ def _solve(
     curves: tuple[str, ...],
     found: tuple[Diagnostic, ...],
 ) -> PrivacyReport:
-    """given: the run, by the names of settings. declared: how its noise is set or claimed, as far
-    as the user said. found: what is to be said of the analysis that it was read from."""
+    """Compute what is missing.
+
+    given: the run, by the names of settings. declared: how its noise is set or claimed, if the user
+    declared it. found: diagnostics about the analysis that was read.
+    """
     from lipcert.privacy.account import Declaration, account_for
     from lipcert.privacy.accounting import accountant_named, noise_for_epsilon, steps_for_epsilon
     from lipcert.privacy.plan import TrainingPlan
@@ -168,7 +171,7 @@ def _solve(
 
 
 def _asked(given: Mapping[str, object]) -> str:
-    """The one of noise, length and ε that was not given."""
+    """Return the one of noise, length and ε that was not given."""
     known = {
         "noise_multiplier": "noise_multiplier" in given,
         "steps": _has_length(given),
@@ -208,7 +211,7 @@ def _outcome(report: PrivacyReport) -> ExitCode:
 
 
 def _read_run(given: Mapping[str, object]) -> dict[str, Any]:
-    """The values of the options that settings have too, by the names of fields."""
+    """Return the values of options that are also settings, by the names of fields."""
     found = {key.replace("-", "_"): value for key, value in from_command_line(given).items()}
     for name, value in found.items():
         if name in CHOICES:
@@ -217,7 +220,7 @@ def _read_run(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _fill(given: dict[str, Any], known: Mapping[str, object]) -> None:
-    """Take over what was not given; of length, noise and ε only as much as leaves a question."""
+    """Fill in what was not given; of length, noise and ε two at most."""
     for key in _CIRCUMSTANCES:
         if known.get(key) is not None:
             given.setdefault(key, known[key])
@@ -234,7 +237,7 @@ def _has_length(given: Mapping[str, object]) -> bool:
 
 
 def _take_over(given: dict[str, Any], analysis: Path) -> tuple[Diagnostic, ...]:
-    """Fill gaps from an analysis; what is to be said of bounds at the weights of its file only."""
+    """Fill gaps from an analysis; return a diagnostic if its bounds hold at its weights only."""
     from lipcert.privacy.account import POINT_ONLY
     from lipcert.report.sources import ANALYSIS, read_source
 

@@ -1,4 +1,4 @@
-"""`lipcert report`: one page from what the other verbs wrote of a model."""
+"""`lipcert report`: make one page from what the other verbs wrote about a model."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from lipcert.errors import ExitCode
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=paths.FILE)
 @output_options("html", "markdown", "json", default="html")
 def command(*, inputs: tuple[Path, ...], result: Output) -> ExitCode:
-    """Make one report of INPUTs: certificates, and results that verbs wrote as JSON.
+    """Make one report from INPUTs: certificates, and results that verbs wrote as JSON.
 
-    Read are the results of analyze, check, audit and privacy, one of each, all of the same model.
-    HTML is one file with charts, without scripts; JSON holds all documents in one. Exits with 0
-    when the report is written, whatever it says: the verbs themselves judge.
+    Reads results of analyze, check, audit and privacy, one of each, all about the same model. HTML
+    is one file with charts, without scripts; JSON has all documents in one. Exits with 0 if the
+    report is written, whatever it says: the verbs themselves judge.
     """
     result.require_writable(inputs)
     from lipcert.report.sources import joined, read_source, study_report

@@ -2,8 +2,8 @@
 
 Every setting has one key for all sources: the key `input-norm` is the option `--input-norm`, the
 variable `LIPCERT_INPUT_NORM`, the TOML key `input-norm` and the field `Settings.input_norm`. Text
-becomes what it spells; that, and values of TOML, are converted as `Settings` converts its fields,
-which alone checks what they mean.
+is parsed; then it is converted, like values of TOML, as `Settings` converts its fields. Only
+`Settings` checks what the values mean.
 
 Precedence: command line > LIPCERT_* > TOML file > default; every key keeps its origin. Invariant:
 an unknown key in any source is an error, never ignored.
@@ -29,7 +29,7 @@ _DEFAULT: Final = "default"
 _DERIVED: Final = "derived from other settings (auto)"
 _COMMAND_LINE: Final = "command line"
 Parser = Callable[[object], object]
-"""makes of text or a value of TOML the value of a field, or raises `UsageError`"""
+"""Turns text or a value of TOML into the value of a field, or raises `UsageError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,11 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
         "tuple[tuple[str, float], ...]": _pairs,
     }
 )
-"""what text spells, by the type of a field"""
+"""Parsers of text, by the type of a field."""
 
 
 def _spelt(kind: str, raw: object) -> object:
-    """What text spells, if anything."""
+    """Parse text; return it unchanged if that fails."""
     if not isinstance(raw, str):
         return raw
     try:
@@ -110,7 +110,7 @@ def _parsed(field: str, kind: str, raw: object) -> object:
 
 
 def _rate(raw: object) -> object:
-    """A number, or a fraction such as `1/45`."""
+    """Read a number, or a fraction such as `1/45`."""
     try:
         value = float(Fraction(raw)) if isinstance(raw, str) and "/" in raw else raw
     except (ValueError, OverflowError, ZeroDivisionError):
@@ -119,7 +119,7 @@ def _rate(raw: object) -> object:
 
 
 def _box(raw: object) -> object:
-    """LO HI, and NAME=LO HI of single inputs, in any number; or a table of them."""
+    """Read LO HI, and NAME=LO HI of single inputs, any number of them; or a table."""
     if isinstance(raw, dict):
         return {name: _box(value) for name, value in raw.items()}
     ends = [end for item in _items(raw) for end in (item if isinstance(item, tuple) else (item,))]
@@ -130,7 +130,7 @@ def _box(raw: object) -> object:
 
 
 def _norm(raw: object) -> object:
-    """R, and NAME=R of single inputs, in any number; or a table of them."""
+    """Read R, and NAME=R of single inputs, any number of them; or a table."""
     if isinstance(raw, dict):
         return {name: _number(value) for name, value in raw.items()}
     words = [raw] if isinstance(raw, int | float) else _items(raw)
@@ -138,7 +138,7 @@ def _norm(raw: object) -> object:
 
 
 def _named(word: object) -> tuple[str, float]:
-    """The name of an input, or nothing, and a number."""
+    """Split into the name of an input, possibly "", and a number."""
     name, _, value = word.rpartition("=") if isinstance(word, str) else ("", "", word)
     return name, _number(value)
 
@@ -148,7 +148,7 @@ def _number(raw: object) -> float:
 
 
 def _by_input(raw: object, items: Iterable[tuple[str, *tuple[float, ...]]]) -> object:
-    """What is given by input, as a table; alone what is given of all."""
+    """Return a table of what is given by input; only the value if it is for all inputs."""
     found: dict[str, object] = {}
     for name, *numbers in items:
         if name in found:
@@ -158,7 +158,7 @@ def _by_input(raw: object, items: Iterable[tuple[str, *tuple[float, ...]]]) -> o
 
 
 def _items(raw: object) -> list[object]:
-    """A list as it is; text from the environment split at commas or blanks."""
+    """Return a list unchanged; split text from the environment at commas or blanks."""
     if isinstance(raw, str):
         return [*_listed(raw)]
     if isinstance(raw, list | tuple):
@@ -172,7 +172,7 @@ _OWN_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
 
 
 def _knob(item: Field[Any]) -> Knob:
-    """The knob that a field of `Settings` declares."""
+    """Return the knob that a field of `Settings` declares."""
     kind = str(item.type).removesuffix(" | None")
     words = CHOICES.get(item.name, ())
     return Knob(
@@ -194,7 +194,7 @@ TABLE_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
         if item.name in TABLES
     }
 )
-"""settings without an option: tables of the settings file, a value for each name or glob"""
+"""Settings without an option: tables of the settings file, with a value per name or glob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def effective_settings(
 
 
 def find_file(directory: Path) -> Path | None:
-    """The nearest lipcert.toml, or pyproject.toml with [tool.lipcert], here or further up."""
+    """Return the nearest lipcert.toml, or pyproject.toml with [tool.lipcert], here or above."""
     for folder in (directory, *directory.parents):
         own, project = folder / "lipcert.toml", folder / "pyproject.toml"
         in_project = project.is_file() and "lipcert" in _tool_tables(project)
@@ -281,7 +281,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
-    """The values of what was written, by key; UsageError that names the option."""
+    """Return the values of the command line, by key; UsageError names the option."""
     knobs = {knob.key: knob for knob in KNOBS}
     found = {}
     for key, raw in given.items():
@@ -293,7 +293,7 @@ def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _less(key: str, error: UsageError) -> str:
-    """What is wrong with a value, without its key."""
+    """Return what is wrong with a value, without its key."""
     return str(error).removeprefix(f"{key}: ").removeprefix(": ")
 
 

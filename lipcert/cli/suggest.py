@@ -1,4 +1,4 @@
-"""`lipcert suggest`: what would make a private run of a model learn."""
+"""`lipcert suggest`: find settings with which a private run of a model learns more."""
 
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from lipcert.settings.written import settings_toml
 @click.command("suggest")
 @click.argument("model", type=paths.FILE)
 @data_options(
-    "Examples at which gradients are measured, and on which recipes are rehearsed beside gradient "
-    "clipping: short private runs (the forms are those of `lipcert audit --data`); "
+    "Examples at which gradients are measured, and on which recipes and gradient clipping are "
+    "rehearsed in short private runs (the forms are those of `lipcert audit --data`); "
     "default: random admissible inputs, and no rehearsal. What is learned from private data costs "
     "privacy that no ε covers."
 )
@@ -36,7 +36,7 @@ from lipcert.settings.written import settings_toml
 )
 @option(
     "--budget",
-    "Time after which nothing further is tried.",
+    "Time after which nothing more is tried.",
     "SECONDS",
     type=click.FloatRange(min=0.0, min_open=True),
     default=120.0,
@@ -64,9 +64,9 @@ def command(
     result: Output,
     **words: object,
 ) -> ExitCode:
-    """Analyse what-ifs of MODEL, an ONNX file, and rank them by noise over signal.
+    """Analyse MODEL, an ONNX file, with changed settings, and rank them by noise over signal.
 
-    Settings are analysed one by one, then combined to recipes: the first is gradient clipping, or
+    Settings are analysed one by one, then combined into recipes: the first is gradient clipping, or
     what a rehearsal on --data shows to be better. Changes of the network that may make bounds
     smaller are printed as lines of code. Exits with 0 if the recipe is usable, with 3 (after the
     report) if nothing is.

@@ -1,4 +1,4 @@
-"""`lipcert trace`: say what a recorded run holds, verify it, and make a copy without the data."""
+"""`lipcert trace`: describe a recorded run, verify it, or copy it without the data."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ _FOLDER = click.argument("folder", metavar="DIR", type=paths.FILE)
 
 @click.group("trace")
 def command() -> None:
-    """A recorded run: what lipcert.Recorder wrote."""
+    """Work on a recorded run, as lipcert.Recorder writes it."""
 
 
 @command.command("info")
 @_FOLDER
 @output_options("text", "json", file=False, color=True)
 def info(folder: Path, result: Output) -> ExitCode:
-    """Say what the trace in DIR holds: steps, sampling, noise, tensors."""
+    """Describe the trace in DIR: steps, sampling, noise, tensors."""
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import read_trace
     from lipcert.report.trace import summary_document, summary_json, summary_of
@@ -37,8 +37,8 @@ def info(folder: Path, result: Output) -> ExitCode:
 def verify_trace(folder: Path, result: Output) -> ExitCode:
     """Read every line and every tensor of the trace in DIR.
 
-    Exits with 1 where the chain is broken or a tensor is missing or corrupt, each with its file
-    and line; with 3 where there is no trace, or no step in it.
+    Exits with 1 if the chain is broken or a tensor is missing or corrupt, each with its file and
+    line; with 3 if there is no trace, or no step in it.
     """
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import verify

@@ -1,8 +1,8 @@
-"""Words that the command line does not know: what is meant.
+"""Unknown words on the command line: suggest what is meant.
 
-One line names what people mean by such a word. For an option, in this order: those that other tools
-call so, those of other verbs, those of which the word is a choice or a part, those that are spelt
-alike.
+Each suggestion is one line. For an option they come in this order: options that other tools call
+so, options of other verbs, options of which the word is a choice or a part, and options that are
+spelt alike.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from lipcert.settings.values import nearest
 
 
 def _by_word(called: Mapping[str, str]) -> Mapping[str, str]:
-    """What each word stands for. called: the words for each meaning."""
+    """Map each word to what it stands for. called: the words for each meaning."""
     return MappingProxyType(
         {word: meant for meant, words in called.items() for word in words.split()}
     )
@@ -49,7 +49,7 @@ _ALSO_CALLED: Final = _by_word(
         "all": "verbose full",
     }
 )
-"""what other tools and papers call options: the options, of which a verb may have some"""
+"""What other tools and papers call options → our options, of which a verb may have some."""
 
 
 _VERBS_CALLED: Final = _by_word(
@@ -74,7 +74,7 @@ _IN_PYTHON: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def verb_meant(word: str, verbs: Iterable[str]) -> str:
-    """What a user means who asks for a verb that does not exist."""
+    """Return what a user may mean who types a verb that does not exist."""
     if word in _IN_PYTHON:
         return _IN_PYTHON[word]
     if word in _VERBS_CALLED:
@@ -83,7 +83,7 @@ def verb_meant(word: str, verbs: Iterable[str]) -> str:
 
 
 def what_is_wrong(error: click.ClickException, words: Sequence[str]) -> str:
-    """click's message, how a box is written, and where a second file may belong."""
+    """Return click's message, with how a box is written, or where a second file may belong."""
     message, ctx = error.format_message(), getattr(error, "ctx", None)
     if box := re.search(r"--input-box[ =][\[(]?([^\s,]+),([^\s,\])]+)", " ".join(words)):
         return f"{message.rstrip('.')}; did you mean --input-box {box[1]} {box[2]}?"
@@ -93,7 +93,7 @@ def what_is_wrong(error: click.ClickException, words: Sequence[str]) -> str:
 
 
 def unknown_option(error: click.NoSuchOption, verbs: Mapping[str, click.Command]) -> str:
-    """The message for an unknown option, with what is meant. verbs: all of them, by name."""
+    """Return the message for an unknown option, with what is meant. verbs: all, by name."""
     command = error.ctx.command if error.ctx is not None else None
     path = error.ctx.command_path if error.ctx is not None else "lipcert"
     known = dict(_options(command)) if command is not None else {}
@@ -117,7 +117,7 @@ def _hint(given: str, known: Mapping[str, click.Option], verbs: Mapping[str, cli
 
 
 def _options(command: click.Command) -> Iterator[tuple[str, click.Option]]:
-    """Every spelling that a user may write, in the order of the help."""
+    """Yield every spelling that a user may write, in the order of the help."""
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             for spelling in (*parameter.opts, *parameter.secondary_opts):
@@ -125,7 +125,7 @@ def _options(command: click.Command) -> Iterator[tuple[str, click.Option]]:
 
 
 def _as_choice(name: str, known: Mapping[str, click.Option]) -> Iterator[str]:
-    """`--json` is --format json."""
+    """Suggest --format json for `--json`."""
     for spelling, option in known.items():
         kind = option.type
         words = (
@@ -136,7 +136,7 @@ def _as_choice(name: str, known: Mapping[str, click.Option]) -> Iterator[str]:
 
 
 def _as_part(name: str, known: Mapping[str, click.Option]) -> Iterator[str]:
-    """`--norm` is --input-norm, or one of the other norms."""
+    """Suggest --input-norm, or one of the other norms, for `--norm`."""
     wanted = set(name.split("-"))
     for spelling in known:
         if wanted <= set(spelling.lstrip("-").split("-")) and not spelling.startswith("--no-"):

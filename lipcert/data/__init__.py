@@ -1,1 +1,1 @@
-"""Examples from wherever users keep them, read in order and a few at a time; no torch."""
+"""Data: read examples from wherever users keep them, in order and a few at a time; no torch."""

@@ -1,6 +1,6 @@
-"""Opening: from what a user wrote after --data, or a Python object, to a source of examples.
+"""Opening: turn the argument of --data, or a Python object, into a source of examples.
 
-That is the path of an .npz file with arrays x and y, `package.module:function`, or, from Python,
+It is the path of an .npz file with arrays x and y, `package.module:function`, or, from Python,
 arrays, a torch data set or a loader. A fault raises NoVerdictError, which says what can be read.
 Data in any other form are read by a function that the user writes with a library for that form.
 
@@ -53,9 +53,9 @@ def is_function(where: str) -> bool:
 
 
 def function_named(where: str) -> Callable[..., Any]:
-    """The function `package.module:function`, or `folder/file.py:function`.
+    """Return the function `package.module:function`, or `folder/file.py:function`.
 
-    Modules are also looked for in the working folder, and those that a file imports beside it.
+    Modules are also searched in the working folder, and imports of a file next to it.
     """
     module_name, _, path = where.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None
@@ -88,7 +88,7 @@ def _module(name: str, file: Path | None) -> Any:
 
 
 def source_of_function(where: str, columns: Columns) -> Source:
-    """The examples that the function returns."""
+    """Return the examples that the function returns."""
     found = function_named(where)
     return source_of_object(_asked(where, "failed", found), where, columns, again=found)
 
@@ -96,7 +96,7 @@ def source_of_function(where: str, columns: Columns) -> Source:
 def source_of_object(
     found: Any, name: str, columns: Columns, again: Callable[[], Any] | None = None
 ) -> Source:
-    """The examples of an object. again: makes it anew, where it can be iterated only once."""
+    """Return the examples of an object. again: makes it again if it can be iterated only once."""
     if isinstance(found, Source):
         return found
     if isinstance(found, tuple) and all(map(_is_array, found)):
@@ -118,7 +118,7 @@ def source_of_object(
 
 
 class Indexed(Source):
-    """A data set with `__getitem__` and `__len__`. collate: of a loader; makes a batch of them."""
+    """A data set with `__getitem__` and `__len__`. collate: that of a loader, makes batches."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Indexed(Source):
         self.count = int(_asked(name, "has no length", len, found))
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        """By their numbers, in order."""
+        """Yield the examples by number, in order."""
         if start >= (self.count or 0):
             return
         rows = rows_of_block(self._some(range(start, start + 1))[0])
@@ -140,11 +140,11 @@ class Indexed(Source):
             yield self._some(range(at, min(at + rows, self.count or 0)))
 
     def take(self, index: npt.NDArray[np.int64]) -> Block:
-        """The examples of these numbers, in this order."""
+        """Return the examples with these numbers, in this order."""
         return self._some(map(int, index))
 
     def identity(self) -> Identity:
-        """Of the length and of examples at equal distances."""
+        """Return a digest of the length and of evenly spaced examples."""
         index = np.unique(np.linspace(0, (self.count or 1) - 1, _PROBED).astype(np.int64))
         probed = [self.take(index)] if self.count else []
         return Identity(
@@ -167,9 +167,9 @@ class Indexed(Source):
 
 
 class Stream(Source):
-    """What can only be gone through; how many examples there are is known at the end.
+    """Data that can only be iterated; their number is unknown before the end.
 
-    batched: whether it gives batches, and not examples.
+    batched: whether it yields batches instead of examples.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Stream(Source):
             )
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        """From the beginning; what lies before the start is passed over."""
+        """Iterate from the beginning, and skip what comes before the start."""
         batched = self._batched
         pairs = (_pair(i, self.name, self._columns, batched=batched) for i in self._items())
         for x, y in pairs if self._batched else stacked(pairs, self.name):
@@ -200,7 +200,7 @@ class Stream(Source):
                 yield x[passed:], y[passed:]
 
     def identity(self) -> Identity:
-        """The identity of the first examples."""
+        """Return the identity of the first examples."""
         probed: list[Block] = []
         for x, y in self.blocks():
             left = _PROBED - sum(len(held) for held, _ in probed)
@@ -221,7 +221,7 @@ class Stream(Source):
 
 
 def _pair(item: Any, name: str, columns: Columns, *, batched: bool = False) -> Block:
-    """Inputs and labels of an example, or of a batch."""
+    """Return inputs and labels of an example, or of a batch."""
     item = _nested(item, columns)
     if isinstance(item, Mapping):
         x, y = columns.pair(item, name)
@@ -238,8 +238,10 @@ def _pair(item: Any, name: str, columns: Columns, *, batched: bool = False) -> B
 
 
 def _nested(item: Any, columns: Columns) -> Any:
-    """(a, b, y) of a network with several inputs as ((a, b), y), with the labels of several outputs
-    together; anything else as it is."""
+    """Turn (a, b, y) of a network with several inputs into ((a, b), y).
+
+    The labels of several outputs are kept together; anything else is unchanged.
+    """
     count = len(columns.inputs)
     if not (count and isinstance(item, tuple | list) and len(item) > max(2, count)):
         return item
@@ -248,10 +250,10 @@ def _nested(item: Any, columns: Columns) -> Any:
 
 
 def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:
-    """The label of an example, or labels of so many; those of several outputs in a row.
+    """Return the label of an example, or `count` labels; those of several outputs as one row.
 
-    Of several outputs are a mapping, and what no array can be made of; of a batch, arrays each of
-    which counts its examples.
+    Several outputs are recognised by a mapping, or by parts that make no single array; in a batch,
+    by arrays whose first axis counts the examples.
     """
     if isinstance(item, Mapping):
         if columns.y is None:
@@ -272,7 +274,7 @@ def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:
 
 
 def _array(item: Any, name: str) -> Array:
-    """An array of a tensor, an array, a number, or a list of these."""
+    """Return an array for a tensor, an array, a number, or a list of these."""
     if hasattr(item, "detach"):
         item = item.detach().cpu()
         item = item.float() if str(item.dtype) == "torch.bfloat16" else item
@@ -291,8 +293,11 @@ def _array(item: Any, name: str) -> Array:
 
 
 def _is_arrays(found: Any, columns: Columns) -> bool:
-    """Whether this is a pair of whole arrays, and not two examples: of inputs (of several, as many
-    arrays, or a mapping of them), and of labels (of several outputs, as many arrays)."""
+    """Whether this is a pair of whole arrays instead of two examples.
+
+    The pair has inputs (several: as many arrays, or a mapping) and labels (several: as many
+    arrays).
+    """
     if not (isinstance(found, tuple | list) and len(found) == 2 and _is_whole(found[0], columns)):
         return False
     labels = found[1].values() if isinstance(found[1], Mapping) else found[1]
@@ -314,7 +319,7 @@ def _is_array(part: Any) -> bool:
 
 
 def _torch(name: str) -> Any:
-    """A class of torch.utils.data; None where it is not imported, so that it has no instances."""
+    """Return a class of torch.utils.data; None if it is not imported and has no instances."""
     return getattr(sys.modules.get("torch.utils.data"), name, None)
 
 
@@ -324,7 +329,7 @@ def _is_stream(found: object) -> bool:
 
 
 def _asked(name: str, what: str, function: Callable[..., _Found], *words: Any) -> _Found:
-    """What a function of the user's returns; NoVerdictError says what it raises."""
+    """Call a function of the user's; NoVerdictError says what it raises."""
     try:
         return function(*words)
     except LipCertError:
@@ -343,12 +348,12 @@ _READ: Final = (
 
 
 def is_elsewhere(where: str) -> bool:
-    """Whether this is a function, and no path."""
+    """Whether this is a function instead of a path."""
     return is_function(where) and not os.path.exists(where)
 
 
 def require_readable(where: str) -> None:
-    """NoVerdictError for what is not there or cannot be examples, before anything slow begins."""
+    """Raise NoVerdictError for what cannot be examples, before any slow work."""
     if "://" in where:
         raise NoVerdictError(f"{where.partition('?')[0]} is a URL; {_READ}")
     if not os.path.exists(where):
@@ -358,7 +363,7 @@ def require_readable(where: str) -> None:
 
 
 def open_source(where: object, columns: Columns, name: str = "the examples") -> Source:
-    """The examples that a word names or an object holds. name: of an object, for messages."""
+    """Open the examples that a word names or an object holds. name: of an object, for messages."""
     if isinstance(where, Path):
         where = str(where)
     if not isinstance(where, str):
@@ -374,7 +379,7 @@ def open_source(where: object, columns: Columns, name: str = "the examples") -> 
 
 
 def _arrays(raw: bytes, name: str, columns: Columns) -> Block:
-    """Inputs and labels of an .npz file; object arrays are refused, so that none is unpickled."""
+    """Read inputs and labels of an .npz file; object arrays are refused, to unpickle nothing."""
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             size = sum(member.file_size for member in archive.infolist())

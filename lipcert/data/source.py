@@ -1,7 +1,7 @@
-"""Source: examples that are read in blocks of a few MiB, whatever they are kept in.
+"""Source: examples that are read in blocks of a few MiB, however they are stored.
 
-Blocks of inputs and labels come in one fixed order. A source makes no more than one block at a
-time; nothing is unpickled.
+Blocks of inputs and labels come in one fixed order. A source makes one block at a time; nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lipcert.errors import NoVerdictError, UsageError
 
 Array: TypeAlias = npt.NDArray[Any]
 Block: TypeAlias = tuple[Array, Array]
-"""inputs x [examples, ...] and labels y [examples, ...]"""
+"""Inputs x [examples, ...] and labels y [examples, ...]."""
 Shape: TypeAlias = tuple[int, ...]
 
 X_NAMES: Final = ("x", "image", "images", "img", "inputs", "features", "pixel_values", "input_ids")
@@ -32,7 +32,7 @@ _SHOWN: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A digest that changes when the data do. of: what the digest is of, in words."""
+    """A digest that changes when the data do. of: what was digested, in words."""
 
     sha256: str
     of: str
@@ -40,7 +40,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of inputs and labels in a file; None: what is usual, `X_NAMES` and `Y_NAMES`.
+    """Names of inputs and labels in a file; None: the usual ones, `X_NAMES` and `Y_NAMES`.
 
     Several names of x are arrays, one for each of several inputs of the network. Several names of y
     are the labels of several outputs, in the order of their losses. inputs: names and shapes of
@@ -55,7 +55,7 @@ class Columns:
     def of(
         cls, x: str | None, y: str | None, inputs: tuple[tuple[str, Shape], ...] = ()
     ) -> Columns:
-        """From the words of options: names are separated by commas. inputs: as the field."""
+        """Parse options: names are separated by commas. inputs: as the field."""
         of_x, of_y = (
             None if words is None else tuple(part.strip() for part in words.split(","))
             for words in (x, y)
@@ -65,7 +65,7 @@ class Columns:
         return cls(of_x, of_y, inputs)
 
     def one_x(self, there: Iterable[str], where: str) -> str:
-        """The name of the inputs, where one array holds them."""
+        """Return the name of the inputs, if one array holds them."""
         given = self.x or (None,)
         if len(given) > 1:
             raise NoVerdictError(
@@ -74,13 +74,13 @@ class Columns:
         return _named(given[0], X_NAMES, list(there), where, "--data-x")
 
     def labels(self, there: Iterable[str], where: str) -> tuple[str, ...]:
-        """The names of the labels, of one output or of several."""
+        """Return the names of the labels, of one output or of several."""
         known = list(there)
         given = self.y or (None,)
         return tuple(_named(name, Y_NAMES, known, where, "--data-y") for name in given)
 
     def read_x(self, arrays: Mapping[str, Any], where: str) -> Any:
-        """The inputs among named values: of several inputs, one for each."""
+        """Return the inputs among named values: for several inputs, one for each."""
         if not self.inputs:
             return arrays[self.one_x(arrays, where)]
         own = tuple(name for name, _ in self.inputs)
@@ -100,13 +100,15 @@ class Columns:
         return tuple(arrays[name] for name in names)
 
     def pair(self, arrays: Mapping[str, Any], where: str) -> tuple[Any, Any]:
-        """Inputs and labels among named values; of several inputs or outputs a tuple of them."""
+        """Return inputs and labels among named values; tuples for several inputs or outputs."""
         labels = tuple(arrays[name] for name in self.labels(arrays, where))
         return self.read_x(arrays, where), labels if len(labels) > 1 else labels[0]
 
     def inputs_of(self, x: Any, where: str, convert: Callable[[Any, str], Array]) -> Array:
-        """What is given for x as one array: of several inputs, the entries of an example of each,
-        one after another, in a type that holds all of their numbers."""
+        """Return what is given for x as one array.
+
+        For several inputs, the entries of each follow one another, in a type that holds them all.
+        """
         if not self.inputs:
             return convert(x, where)
         if isinstance(x, Mapping):
@@ -135,7 +137,7 @@ class Columns:
 def _named(
     given: str | None, usual: Sequence[str], there: Sequence[str], where: str, option: str
 ) -> str:
-    """The given name, or the first of the usual ones, or the only other one of them."""
+    """Return the given name, or the first of the usual ones, or the only other one of them."""
     if given is not None and given in there:
         return given
     found = [name for name in usual if name in there]
@@ -155,8 +157,7 @@ def _named(
 class Source(ABC):
     """Examples in a fixed order.
 
-    name: for messages and reports. count: how many there are; None where only reading to the end
-    tells.
+    name: for messages and reports. count: how many there are; None if unknown before the end.
     """
 
     name: str
@@ -164,14 +165,14 @@ class Source(ABC):
 
     @abstractmethod
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        """The examples from number `start` on; every block has at least one."""
+        """Yield the examples from number `start` on; every block has at least one."""
 
     @abstractmethod
     def identity(self) -> Identity:
-        """Of the data; of a stream, found without reading all of it."""
+        """Return the identity of the data; of a stream, without reading all of it."""
 
     def take(self, index: npt.NDArray[np.int64]) -> Block:
-        """The examples of these numbers, in this order, where their count is known."""
+        """Return the examples with these numbers, in this order, if their count is known."""
         del index
         raise NoVerdictError(f"{self.name} can only be read in order")
 
@@ -187,24 +188,24 @@ class Arrays(Source):
         self._sha256 = sha256
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        """Views of the arrays, from an example on."""
+        """Yield views of the arrays, from an example on."""
         rows = rows_of_block(self._x)
         for at in range(start, len(self._x), rows):
             yield self._x[at : at + rows], self._y[at : at + rows]
 
     def take(self, index: npt.NDArray[np.int64]) -> Block:
-        """The examples of these numbers, in this order."""
+        """Return the examples with these numbers, in this order."""
         return self._x[index], self._y[index]
 
     def identity(self) -> Identity:
-        """A digest of every byte."""
+        """Return a digest of every byte."""
         if self._sha256:
             return Identity(self._sha256, "the file")
         return Identity(digest_of([(self._x, self._y)], [len(self._x)]), "the arrays")
 
 
 def require_pair(x: Array, y: Array, name: str) -> None:
-    """NoVerdictError unless the first axes count the same examples."""
+    """Raise NoVerdictError unless the first axes have the same number of examples."""
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise NoVerdictError(
             f"{name} holds x of shape {list(x.shape)} and y of shape {list(y.shape)}; "
@@ -213,7 +214,7 @@ def require_pair(x: Array, y: Array, name: str) -> None:
 
 
 def side_by_side(labels: Sequence[Array], name: str) -> Array:
-    """The labels of several outputs [examples, …] as a row of numbers for each example."""
+    """Join the labels of several outputs [examples, …] into a row of numbers per example."""
     if len(labels) == 1:
         return labels[0]
     if not all(part.ndim and len(part) == len(labels[0]) for part in labels):
@@ -226,19 +227,19 @@ def side_by_side(labels: Sequence[Array], name: str) -> Array:
 
 
 def rows_of_block(x: Array) -> int:
-    """How many examples of this array make a block."""
+    """Return how many examples of this array make a block."""
     return max(1, min(_MOST_ROWS, _BLOCK_BYTES // max(1, x.itemsize * int(np.prod(x.shape[1:])))))
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """The blocks, joined into a single one."""
+    """Join blocks into a single one."""
     if len(blocks) == 1:
         return blocks[0]
     return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
 
 
 def stacked(examples: Iterable[Block], name: str) -> Iterator[Block]:
-    """Single examples, gathered to blocks; NoVerdictError for one of another shape."""
+    """Gather single examples into blocks; NoVerdictError for a different shape."""
     held: list[Block] = []
     first: Block | None = None
     most = 1
@@ -259,7 +260,7 @@ def stacked(examples: Iterable[Block], name: str) -> Iterator[Block]:
 
 
 def digest_of(blocks: Iterable[Block], about: object) -> str:
-    """The SHA-256 of arrays with their shapes and types, and of something written as JSON."""
+    """Return the SHA-256 of arrays with shapes and types, and of a value written as JSON."""
     digest = hashlib.sha256(json.dumps(about).encode())
     for block in blocks:
         for array in block:

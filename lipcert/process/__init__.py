@@ -1,1 +1,1 @@
-"""The running process: its progress bars, its threads, and the files that it writes."""
+"""Process: progress bars, threads, and files that are written."""

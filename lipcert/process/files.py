@@ -1,4 +1,4 @@
-"""Files that are written atomically: a reader finds the old content, or all of the new."""
+"""Write files atomically: a reader finds either the old content or all of the new."""
 
 import os
 import tempfile
@@ -12,9 +12,11 @@ def write_whole(
 ) -> None:
     """Write a file atomically; content: the bytes, or a function that writes them.
 
-    private: nobody else can read it; else it has the permissions of the file that it replaces, or
-    those of any new file. It survives a crash of the system.
-    Raises: OSError, and what `content` raises; then the old file is as it was.
+    private: only the owner can read it; otherwise it has the permissions of the file that it
+    replaces, or those of any new file. It survives a crash of the system.
+
+    Raises:
+        OSError: or whatever `content` raises; then the old file is unchanged.
     """
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:64]}.")
     temporary = Path(name)
@@ -34,7 +36,7 @@ def write_whole(
 
 
 def _permissions(file: Path) -> int:
-    """Those of the file that is replaced, else what the umask gives a new file."""
+    """Return the permissions of the replaced file, or those of a new file under the umask."""
     if file.exists():
         return file.stat().st_mode & 0o777
     mask = os.umask(0)

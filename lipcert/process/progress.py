@@ -1,8 +1,8 @@
-"""Progress of long work on standard error: a bar on a terminal, otherwise a few lines.
+"""Show the progress of long work on standard error: a bar on a terminal, else a few lines.
 
-Input: reports (title, done, total) of an analysis or of a training run. Output: nothing on stdout,
-and nothing at all before some time has passed. Without a terminal nothing is written unless lines
-are requested. Invariant: it starts no thread, so that a process that shows progress may be forked.
+It takes reports (title, done, total) of an analysis or of a training run. It writes nothing on
+stdout, and nothing at all before some time has passed. Without a terminal nothing is written unless
+lines are requested. Invariant: it starts no thread, so that a process that shows progress may fork.
 """
 
 import sys
@@ -22,7 +22,7 @@ _NAME_WIDTH: Final = 40
 
 
 class ProgressReport:
-    """Context manager whose `observe` may be called any number of times.
+    """A context manager whose `observe` may be called any number of times.
 
     wanted: None is a bar on a terminal and nothing elsewhere, True a bar or lines, False nothing.
     """
@@ -53,7 +53,7 @@ class ProgressReport:
         self._bar, self._task = None, None
 
     def observe(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` steps are finished; the last was about `name`."""
+        """Report that `done` of `total` steps are finished; the last was about `name`."""
         now = time.monotonic()
         if now < self._next:
             return

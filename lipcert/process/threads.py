@@ -1,13 +1,13 @@
-"""Threads: linear algebra in one thread, alone or in each of a few workers.
+"""Threads: run linear algebra in one thread, alone or in each of a few workers.
 
-Input: nothing. Output: context managers. Threads of small matrix products that wait for
-each other cost more than they gain, most of all where several workers multiply at once.
+Threads of small matrix products that wait for each other cost more than they gain, most of all if
+several workers multiply at once.
 
 The number of threads of a BLAS library is a setting of the whole process. It is 1 while one of
 these contexts is open, also for other threads of the caller, and is restored afterwards, whatever
-happened inside; changes by the caller in between are undone. Where contexts of several threads
+happened inside; changes by the caller in between are undone. If contexts of several threads
 overlap, the first one sets and restores the number; those that outlast it run with the caller's
-setting. Nothing else is touched: torch and onnxruntime have threads of their own.
+setting. Nothing else is changed: torch and onnxruntime have threads of their own.
 """
 
 import os
@@ -28,7 +28,7 @@ _FIRST: Final = threading.Lock()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Linear algebra runs in one thread; also a decorator: `@one_thread()`."""
+    """Run linear algebra in one thread; also a decorator: `@one_thread()`."""
     if not _FIRST.acquire(blocking=False):
         yield
         return
@@ -41,7 +41,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def worker_pool() -> Iterator[ThreadPoolExecutor]:
-    """Worker threads, each with one thread of linear algebra; an error cancels waiting tasks."""
+    """Open workers with one thread of linear algebra each; an error cancels waiting tasks."""
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
     with one_thread(), ThreadPoolExecutor(workers, initializer=_limit_worker) as pool:
         try:
@@ -52,12 +52,12 @@ def worker_pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def _limit_worker() -> None:
-    """OpenMP, on which some builds of BLAS stand, counts for each thread that calls it."""
+    """Limit OpenMP, used by some builds of BLAS, whose limit is per calling thread."""
     _libraries().select(user_api="openmp").limit(limits=1)
 
 
 def _libraries() -> ThreadpoolController:
-    """Those loaded, looked for again where modules were imported: that takes milliseconds."""
+    """Return the loaded libraries; searched again, in milliseconds, after new imports."""
     return _found(len(sys.modules))
 
 

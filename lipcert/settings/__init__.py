@@ -1,1 +1,1 @@
-"""What a run is, as a user states it: loss, mechanism, inputs, sampling."""
+"""Settings: what a run is, as a user states it: loss, mechanism, inputs, sampling."""

@@ -1,6 +1,6 @@
-"""Gates: limits that a user sets to numbers of a report; over one, the result does not hold.
+"""Gates: limits that a user sets to numbers of a report; above one, the result does not hold.
 
-Invariant: a number that is not known never passes a gate. This module loads nothing heavy.
+Invariant: an unknown number never passes a gate. This module loads nothing heavy.
 """
 
 import math
@@ -17,23 +17,23 @@ NO_RUN: Final = "no run is described; give --dataset-size, --sampling, --steps o
 NOT_STATED: Final = "the certificate does not state it"
 NOT_PROVED: Final = "the checker did not prove what the certificate claims"
 NO_EPSILON: Final = "the run has no finite ε"
-"""why numbers are not known, alike in every verb"""
+"""Why numbers are unknown; the same texts in every verb."""
 
 
 class GateOutcome(Enum):
-    """What became of one gate."""
+    """The result of one gate."""
 
     HOLDS = "holds"
     EXCEEDED = "exceeded"
     UNKNOWN = "unknown"
-    """the number is not known, which does not pass"""
+    """The number is unknown, which does not pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
     """One limit and the number that it limits.
 
-    gate: a key of `GATES`. found: None where it is not known, and `reason` says why then.
+    gate: a key of `GATES`. found: None if it is unknown; `reason` then says why.
     """
 
     gate: str
@@ -55,30 +55,30 @@ class GateResult:
 
 
 def _gate(subject: str, text: str) -> Any:
-    """A limit, with what it limits, as the subject of a sentence, and the help of its option."""
+    """Return a limit with what it limits, as the subject of a sentence, and its option's help."""
     return field(default=None, metadata={"subject": subject, "text": text})
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """The limits that were set, each positive and finite; None: none was."""
+    """The limits that were set, each positive and finite; None: not set."""
 
     max_grad_norm: float | None = _gate(
         "the bound G of the gradient of one example",
-        "Fail (exit 1) where the bound G of the gradient of one example is larger.",
+        "Fail (exit 1) if the bound G of the gradient of one example is larger.",
     )
     max_sensitivity: float | None = _gate(
-        "the sensitivity Δ of a release", "Fail where the sensitivity Δ of a release is larger."
+        "the sensitivity Δ of a release", "Fail if the sensitivity Δ of a release is larger."
     )
-    max_epsilon: float | None = _gate("the ε of the run", "Fail where the ε of the run is larger.")
+    max_epsilon: float | None = _gate("the ε of the run", "Fail if the ε of the run is larger.")
     max_slack: float | None = _gate(
         "the slack, G over the largest observed gradient norm of one example,",
-        "Fail where G is more than X times the largest observed gradient norm.",
+        "Fail if G is more than X times the largest observed gradient norm.",
     )
     max_noise_to_signal: float | None = _gate(
         "the noise of one release over the norm of the mean gradient",
-        "Fail where the noise of one release is more than X times the norm of the mean gradient; "
-        "not known without --data.",
+        "Fail if the noise of one release is more than X times the norm of the mean gradient; "
+        "unknown without --data.",
     )
 
     def __post_init__(self) -> None:
@@ -102,16 +102,16 @@ class Gates:
 
 
 GATES: Final = MappingProxyType({item.name.replace("_", "-"): item for item in fields(Gates)})
-"""the gates, by the names of their options"""
+"""The gates, by the names of their options."""
 OF_ANALYSES: Final = tuple(GATES)
 OF_CERTIFICATES: Final = ("max-grad-norm", "max-sensitivity", "max-epsilon")
-"""those of numbers that a certificate states"""
+"""Gates of numbers that a certificate states."""
 OF_AUDITS: Final = (*OF_CERTIFICATES, "max-slack")
 NO_GATES: Final = Gates()
 
 
 def worst_of(results: Iterable[GateResult]) -> GateOutcome:
-    """EXCEEDED if any gate is, else UNKNOWN if any is, else HOLDS."""
+    """Return EXCEEDED if any gate is, else UNKNOWN if any is, else HOLDS."""
     outcomes = {result.outcome for result in results}
     order = (GateOutcome.EXCEEDED, GateOutcome.UNKNOWN)
     return next((outcome for outcome in order if outcome in outcomes), GateOutcome.HOLDS)

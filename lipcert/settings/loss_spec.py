@@ -1,7 +1,7 @@
 """Losses of several outputs as one text: `cls=cross-entropy,reg=0.5*mse`.
 
-A mapping from outputs to losses says the same; the text has one spelling. Which losses and outputs
-there are, and which parameters the losses have, is not known here.
+A mapping from outputs to losses means the same; the text has one spelling. This module does not
+know which losses and outputs exist, and which parameters the losses have.
 """
 
 import re
@@ -37,7 +37,7 @@ class HeadLoss:
 
 
 def read_heads(text: str) -> tuple[HeadLoss, ...]:
-    """The losses of a text; none where it names one loss. UsageError where it is neither."""
+    """Read the losses in a text; none if it names one loss. UsageError if it is neither."""
     if "=" not in text:
         return ()
     found, at = [], 0
@@ -56,7 +56,9 @@ def read_heads(text: str) -> tuple[HeadLoss, ...]:
 
 
 def heads_text(key: str, value: object) -> str:
-    """A loss, or one for each output, as the text of a setting; mappings hold texts or mappings.
+    """Return a loss, or one for each output, as the text of a setting.
+
+    Mappings have texts or mappings as values:
 
     `{"cls": "cross-entropy", "reg": {"kind": "mse", "label_norm": 1.0, "weight": 0.5}}`
     """
@@ -79,7 +81,7 @@ def heads_text(key: str, value: object) -> str:
 
 
 def loss_words(record: Mapping[str, object]) -> str:
-    """A record of a loss, or of one for each output, in a line: kind and parameters."""
+    """Return a record of a loss, or of one for each output, as one line: kind and parameters."""
     kind, parts = record.get("kind", ""), record.get("parts")
     if parts is not None:
         return str(parts).replace(",", ", ")
@@ -92,7 +94,7 @@ def loss_words(record: Mapping[str, object]) -> str:
 
 
 def weighted(heads: Iterable[HeadLoss], weights: Mapping[str, float]) -> str:
-    """The text, with other weights for some outputs."""
+    """Return the text, with other weights for some outputs."""
     found = list(heads)
     unknown = weights.keys() - {head.output for head in found}
     if unknown:

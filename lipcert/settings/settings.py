@@ -1,8 +1,8 @@
 """Settings: everything that `analyze` needs to know about a planned run, in plain values.
 
 They come from the command line, the environment, a TOML file or Python. Invariant: an instance is
-consistent; every check of a value stands in this file, and a failure is a `UsageError` that names
-the key.
+consistent; every check of a value is in this file, and a failure is a `UsageError` that names the
+key.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     from lipcert.core.program import Part  # which loads numpy
 
 NO_CLIP: Final = "none"
-"""the word for a layer that does not clip what it reads"""
+"""The word for a layer that does not clip its input."""
 AS_EXPORTED: Final = (
-    "Take the tensors of the file for the trained parameters, even where the exporter folded "
+    "Take the tensors of the file for the trained parameters, even if the exporter folded "
     "others into them."
 )
 FOUND: Final = frozenset({"input_parts"})
-"""fields of settings that were not given"""
+"""Fields of settings that users do not give."""
 RUN_KEYS: Final = (
     "dataset_size",
     "sampling",
@@ -78,7 +78,7 @@ RUN_KEYS: Final = (
     "target_epsilon",
     "accountant",
 )
-"""fields of settings that are of a run, and of no release"""
+"""Fields of settings that describe a run and not a single release."""
 _INPUT_BOX: Final = (0.0, 1.0)
 _CONSTRAINTS: Final = ("--constraint KIND:R or --bias-norm B or a [constraints] table",)
 
@@ -86,8 +86,10 @@ _CONSTRAINTS: Final = ("--constraint KIND:R or --bias-norm B or a [constraints] 
 def option(
     text: str, metavar: str = "", default: Any = None, check: Callable[..., None] | None = None
 ) -> Any:
-    """A field that users may give, in words. metavar: what is given, where that is not a choice.
-    check: of a number."""
+    """Return a field that users may give, with its help.
+
+    metavar: what is given, if that is not a choice. check: the check of a number.
+    """
     return field(default=default, metadata={"text": text, "metavar": metavar, "check": check})
 
 
@@ -95,7 +97,7 @@ def option(
 class ConstraintSpec:
     """‖θ‖ ≤ radius throughout training, in the stated norm; written `spectral:1`.
 
-    A Euclidean norm may be held at 0, as a bias norm of 0 holds biases.
+    A Euclidean norm may have the radius 0, as a bias norm of 0 does for biases.
     """
 
     kind: ConstraintName
@@ -109,7 +111,7 @@ class ConstraintSpec:
 
     @classmethod
     def of(cls, key: str, value: object) -> ConstraintSpec:
-        """The constraint, given as itself or as its text."""
+        """Return the constraint, given as itself or as its text."""
         if isinstance(value, ConstraintSpec):
             return value
         kind, _, radius = value.partition(":") if isinstance(value, str) else ("", "", "")
@@ -127,9 +129,9 @@ class ConstraintSpec:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What is assumed of entries of an example, flat: norm and box, None where nothing is.
+    """What is assumed of entries of a flat example: norm and box, None if nothing is.
 
-    input: the name of these entries, where they are one of several inputs.
+    input: the name of these entries, if they are one of several inputs.
     """
 
     entries: slice
@@ -140,10 +142,10 @@ class Domain:
 
 @dataclass(frozen=True)
 class LossChoice:
-    """Which loss, and of how many classes."""
+    """The loss and its number of classes."""
 
     loss: str = option(
-        "Loss at the output of the network, or OUTPUT=LOSS,… of several.", "|".join(LOSSES), "auto"
+        "Loss at the output of the network, or OUTPUT=LOSS,… for several.", "|".join(LOSSES), "auto"
     )
     loss_weight: tuple[tuple[str, float], ...] = option(
         "Weights of the losses of several outputs (1).", "OUTPUT=W,…", ()
@@ -153,7 +155,7 @@ class LossChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class LossParameters:
-    """Every parameter that some loss has; where it may lie, the class of the loss says."""
+    """Every parameter of any loss; the class of the loss checks its range."""
 
     temperature: float | None = option("The loss is applied to logits / T (1).", "T")
     label_smoothing: float | None = option("Share of the target spread over all classes.", "S")
@@ -174,12 +176,12 @@ class LossParameters:
 
 
 def values_of(record: Any, kind: type[Any] | None = None) -> dict[str, Any]:
-    """The fields of a dataclass, by name; kind: those of this class that it inherits from."""
+    """Return the fields of a dataclass, by name; kind: only those inherited from this class."""
     return {item.name: getattr(record, item.name) for item in fields(kind or type(record))}
 
 
 def loss_parameters(given: LossParameters) -> dict[str, Any]:
-    """The parameters of losses alone, by name."""
+    """Return only the parameters of losses, by name."""
     return values_of(given, LossParameters)
 
 
@@ -225,12 +227,13 @@ class Settings(LossParameters, LossChoice):
         "Training clips the loss gradient at the output to C.", "C", check=check_positive
     )
     input_norm: float | None = option(
-        "Every example has a 2-norm of at most R; NAME=R: so has this input of several.",
+        "Every example has a 2-norm of at most R; NAME=R: this one of several inputs.",
         "R",
         check=check_nonnegative,
     )
     input_box: tuple[float, float] | None = option(
-        "Every entry of an example lies in [LO, HI]; NAME=LO HI: of this input of several.", "LO HI"
+        "Every entry of an example lies in [LO, HI]; NAME=LO HI: of one of several inputs.",
+        "LO HI",
     )
     input_norms: tuple[tuple[str, Bound], ...] = ()
     input_boxes: tuple[tuple[str, tuple[float, float]], ...] = ()
@@ -273,13 +276,13 @@ class Settings(LossParameters, LossChoice):
     dataset_size_from: SizeSourceName = option("Whether N is public.", default="declared")
     sampling: SamplingName | None = option("How batches are really drawn.")
     sampling_rate: float | None = option(
-        "Rate of Poisson sampling, where it is not B/N: 1/45 for a loader of 45 batches.", "Q"
+        "Rate of Poisson sampling, if it is not B/N: 1/45 for a loader of 45 batches.", "Q"
     )
     steps: int | None = option("Training steps, each of them a release.", "T")
     epochs: float | None = option("Passes over the data, instead of --steps.", "E")
-    trials: int | None = option("Runs, of which the best is chosen; ε is that of all of them.", "K")
+    trials: int | None = option("Runs from which the best is chosen; ε covers all of them.", "K")
     delta: float | None = option("δ of the (ε, δ) statement; below 1/N.", "D")
-    accountant: AccountantName | None = option("auto: the tightest that is sound.")
+    accountant: AccountantName | None = option("auto: the tightest sound one.")
     allocation: AllocationName = option(
         "How the noise is split among the groups.", default="per-layer"
     )
@@ -314,7 +317,7 @@ class Settings(LossParameters, LossChoice):
 
     @property
     def asks(self) -> Asks:
-        """What an analysis lacks of the loss, and of a run where one is described."""
+        """What an analysis lacks about the loss, and about a run if one is described."""
         found: Asks = {}
         if self.loss in KINDS:
             from lipcert.core.losses.base import parameters_of  # which loads numpy
@@ -347,7 +350,7 @@ class Settings(LossParameters, LossChoice):
         return {why: options for why, options in found.items() if options}
 
     def _written(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The options that are not given, with what is given for them."""
+        """Return the options that are not given, with their metavars."""
         known = {item.name: item for item in fields(Settings)}
         return tuple(
             f"--{key_of(known[name])} {known[name].metadata['metavar']}"
@@ -357,12 +360,12 @@ class Settings(LossParameters, LossChoice):
 
     @property
     def heads(self) -> tuple[HeadLoss, ...]:
-        """The losses of outputs that are named; none where a loss is given alone."""
+        """The losses of named outputs; none if a single loss is given."""
         return read_heads(self.loss)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that the loss reads; none where the only one is meant."""
+        """The outputs that the loss reads; none if the only one is meant."""
         named = tuple(head.output for head in self.heads)
         return named or (() if self.output is None else (self.output,))
 
@@ -379,9 +382,9 @@ class Settings(LossParameters, LossChoice):
 
     @property
     def effective_input_box(self) -> tuple[float, float] | None:
-        """The box of every input entry: as given, or [0, 1] where it is assumed.
+        """The box of every input entry: as given, or [0, 1] if it is assumed.
 
-        None where several inputs have boxes of their own (`input_parts`).
+        None if several inputs have boxes of their own (`input_parts`).
         """
         if self.input_parts:
             return None
@@ -399,10 +402,12 @@ class Settings(LossParameters, LossChoice):
         return (*found, whole) if self.input_norm is not None or not found else tuple(found)
 
     def with_inputs(self, inputs: Sequence[Part]) -> Settings:
-        """The settings for these inputs, with the domain of each of several.
+        """Return the settings for these inputs, with the domain of each if there are several.
 
-        Of whole numbers below `Part.ids`, these are the domain if nothing else is said. UsageError
-        for a name that no input has.
+        Whole numbers below `Part.ids` are the domain of ids if nothing else is given.
+
+        Raises:
+            UsageError: for a name that no input has.
         """
         self._check_names(inputs)
         norms, boxes = dict(self.input_norms), dict(self.input_boxes)
@@ -441,15 +446,15 @@ class Settings(LossParameters, LossChoice):
         return selected and not matches(parameter, self.freeze)
 
     def own_constraint(self, parameter: str) -> ConstraintSpec | None:
-        """The constraint declared for this very parameter, if any."""
+        """Return the constraint declared for exactly this parameter, if any."""
         return first_match(self.constraints, (parameter,), None)
 
     def input_radius(self, names: Collection[str]) -> float | None:
-        """The radius to which a layer of these names clips its input; None: not clipped."""
+        """Return the radius to which a layer with these names clips its input; None: no clip."""
         return first_match(self.input_clips, names, self.input_clip)
 
     def cotangent_radius(self, names: Collection[str]) -> float:
-        """The radius to which a layer of these names clips the gradient at its output."""
+        """Return the radius to which a layer with these names clips cotangents at its output."""
         radius = first_match(self.cotangent_clips, names, self.cotangent_clip)
         if radius is not None:
             return radius
@@ -459,14 +464,14 @@ class Settings(LossParameters, LossChoice):
         )
 
     def noise_weight(self, group: str) -> float:
-        """The multiplier declared for a group; 1 where the allocation is not custom."""
+        """Return the multiplier declared for a group; 1 if the allocation is not custom."""
         weight = first_match(self.noise_multipliers, (group,), None)
         if weight is None and self.noise_multipliers:
             raise UsageError(f"noise-multipliers: no entry for group {group!r}; add one, or '*'")
         return 1.0 if weight is None else weight
 
     def check_patterns(self, parameters: Iterable[str]) -> None:
-        """UsageError if a pattern names no parameter: a typing error must not change a bound."""
+        """Raise UsageError if a pattern names no parameter: a typo must not change a bound."""
         names = list(parameters)
         for key, patterns in (
             ("trainable", self.trainable),
@@ -515,12 +520,12 @@ class Settings(LossParameters, LossChoice):
 
     @property
     def weights_are_free(self) -> bool:
-        """Whether the mechanism bounds gradients whatever weights and inputs are."""
+        """Whether the mechanism bounds gradients for any weights and inputs."""
         return self.enforced.weights == "free"
 
     @property
     def is_stepwise(self) -> bool:
-        """Whether bounds may be taken at the weights that a step starts from."""
+        """Whether bounds may be computed at the weights that a step starts from."""
         return self.enforced.weights == "stepwise"
 
     def _check_mechanism(self) -> None:
@@ -575,8 +580,10 @@ class Settings(LossParameters, LossChoice):
 
 
 def divide_inputs(record: object) -> None:
-    """Put what is given of single inputs, in a table in place of a norm or a box, where it
-    belongs, while a frozen record is made."""
+    """Move what is given for single inputs, as a table instead of a norm or a box, to its field.
+
+    It acts on a frozen record that is being made.
+    """
     for name, parts in (("input_norm", "input_norms"), ("input_box", "input_boxes")):
         given = getattr(record, name)
         if isinstance(given, Mapping):
@@ -624,8 +631,10 @@ _BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
 
 
 def kinds_of(record: type[Any]) -> Mapping[str, Kind]:
-    """How the fields of a dataclass are converted, by their declared types, which are texts;
-    the remaining ones are choices of words."""
+    """Return converters for the fields of a dataclass, by their declared types, which are texts.
+
+    Fields without a converter are choices of words.
+    """
     types = {item.name: str(item.type).removesuffix(" | None") for item in fields(record)}
     return {
         name: word if kind.endswith("Name") else _BY_TYPE[kind]
@@ -635,12 +644,12 @@ def kinds_of(record: type[Any]) -> Mapping[str, Kind]:
 
 
 def key_of(item: Field[Any]) -> str:
-    """What users call a field, on the command line and in files."""
+    """Return what users call a field, on the command line and in files."""
     return item.name.replace("_", "-")
 
 
 def _choices_of(record: type[Any]) -> Mapping[str, tuple[str, ...]]:
-    """The words that a field may hold, of those that are choices."""
+    """Return the words that fields with choices may have."""
     found = {}
     for name, hint in get_type_hints(record).items():
         literal = next(
@@ -652,7 +661,7 @@ def _choices_of(record: type[Any]) -> Mapping[str, tuple[str, ...]]:
 
 
 CONVERTERS: Final = MappingProxyType({**kinds_of(Settings), "loss": heads_text})
-"""how the fields of settings are converted"""
+"""Converters of the fields of settings."""
 CHOICES: Final = _choices_of(Settings)
 TABLES: Final = frozenset(item.name for item in fields(Settings) if not item.metadata) - FOUND
-"""fields without an option: tables of the settings file"""
+"""Fields without an option: tables of the settings file."""

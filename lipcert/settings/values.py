@@ -1,18 +1,18 @@
-"""Values: what settings admit, how people write it in Python, and patterns of names.
+"""Values: what settings admit, how users write them in Python, and patterns of names.
 
 Choices: a word or a number that settings do not admit is a `UsageError` that names the key and what
-would do. Invariant: every word of the command line stands in exactly one place: a `Literal` here,
-or the table of losses.
+to write instead. Invariant: every word of the command line is declared in exactly one place: a
+`Literal` here, or the table of losses.
 
 Conversion: integers become floats, scalars of numpy or torch plain numbers, lists tuples, texts
 constraints; a value of another type is a `UsageError` that names the key and says what to give.
 Invariant: nothing is rounded, and nothing is guessed: a bool or a text is not a number, a float
 with a fraction is not a count.
 
-Patterns: names, or globs of names, select parameters, layers and groups. Invariant: a name fits
-itself, whatever letters it has, and of several patterns the first that fits counts.
+Patterns: names, or globs of names, select parameters, layers and groups. Invariant: a name matches
+itself, whatever characters it has, and the first of several matching patterns counts.
 
-What a request lacks: all of it in one message, in the words of the command line.
+Missing values: one message lists all that a request lacks, in the words of the command line.
 """
 
 import difflib
@@ -58,17 +58,17 @@ _ALSO_CALLED: Final = {
     "substitute": "replace-one",
     "dpsgd": "gradient-clipping",
 }
-"""what other tools call a choice, without hyphens, and losses without this word"""
+"""What other tools call a choice, without hyphens, and losses without this word."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """ "did you mean 'x'?" for the most similar known name, "" where none is similar."""
+    """Return "did you mean 'x'?" for the most similar known name, "" if none is similar."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
 def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    """UsageError unless the value is one of the choices."""
+    """Raise UsageError unless the value is one of the choices."""
     if value not in choices:
         plain = re.sub("loss$|[-_]", "", str(value).lower())
         also = _ALSO_CALLED.get(plain, plain)
@@ -79,19 +79,19 @@ def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_positive(key: str, value: float | None) -> None:
-    """UsageError unless the value is absent, or finite and above 0."""
+    """Raise UsageError unless the value is absent, or finite and above 0."""
     if value is not None and not (math.isfinite(value) and value > 0.0):
         raise UsageError(f"{key}: {value!r} is not a positive finite number")
 
 
 def check_nonnegative(key: str, value: float | None) -> None:
-    """UsageError unless the value is absent, or finite and at least 0."""
+    """Raise UsageError unless the value is absent, or finite and at least 0."""
     if value is not None and not (math.isfinite(value) and value >= 0.0):
         raise UsageError(f"{key}: {value!r} is not a non-negative finite number")
 
 
 Kind: TypeAlias = Callable[[str, object], object]
-"""makes of a key and a value the value of its type"""
+"""Converts a value to its type; the key is for messages."""
 
 _T = TypeVar("_T")
 _PAIR = 2
@@ -106,7 +106,7 @@ def convert(record: object, kinds: Mapping[str, Kind]) -> None:
 
 
 def number(key: str, value: object) -> float:
-    """A float64 of the same value; NaN and infinities are numbers here."""
+    """Return a float64 of the same value; NaN and infinities are numbers here."""
     plain = _plain(value)
     if not isinstance(plain, int | float) or isinstance(plain, bool):
         raise UsageError(f"{key}: {_shown(value)} is not a number; give one, such as 1.0")
@@ -120,7 +120,7 @@ def number(key: str, value: object) -> float:
 
 
 def whole(key: str, value: object) -> int:
-    """An int; a float only where it has no fraction."""
+    """Return an int; a float is accepted only without a fraction."""
     plain = _plain(value)
     if isinstance(plain, float) and plain.is_integer():
         return int(plain)
@@ -130,7 +130,7 @@ def whole(key: str, value: object) -> int:
 
 
 def switch(key: str, value: object) -> bool:
-    """True or False, and nothing else."""
+    """Return True or False; UsageError for anything else."""
     plain = _plain(value)
     if not isinstance(plain, bool):
         raise UsageError(f"{key}: {_shown(value)} is neither true nor false")
@@ -138,14 +138,14 @@ def switch(key: str, value: object) -> bool:
 
 
 def word(key: str, value: object) -> str:
-    """A text as it is given."""
+    """Return a text unchanged; UsageError for anything else."""
     if not isinstance(value, str):
         raise UsageError(f"{key}: {_shown(value)} is not a name; give a text")
     return value
 
 
 def pair(key: str, value: object) -> tuple[float, float]:
-    """Two numbers, such as two ends."""
+    """Return two numbers, such as two ends."""
     items = _items(value)
     if items is None or len(items) != _PAIR:
         raise UsageError(f"{key}: {_shown(value)} is not a pair; give (LO, HI), such as (0.0, 1.0)")
@@ -153,7 +153,7 @@ def pair(key: str, value: object) -> tuple[float, float]:
 
 
 def names(key: str, value: object) -> tuple[str, ...]:
-    """Texts; one alone is a list of one."""
+    """Return texts; a single one is a list of one."""
     items = [value] if isinstance(value, str) else _items(value)
     if items is None:
         raise UsageError(f"{key}: {_shown(value)} is not a list of names; give ('NAME', 'GLOB*')")
@@ -161,7 +161,7 @@ def names(key: str, value: object) -> tuple[str, ...]:
 
 
 def table(key: str, value: object, kind: Callable[[str, object], _T]) -> tuple[tuple[str, _T], ...]:
-    """Names with a value each, from a mapping or from pairs."""
+    """Return names with a value each, from a mapping or from pairs."""
     items = list(value.items()) if isinstance(value, Mapping) else _items(value)
     pairs = [] if items is None else [_items(item) for item in items]
     if items is None or any(item is None or len(item) != _PAIR for item in pairs):
@@ -170,13 +170,13 @@ def table(key: str, value: object, kind: Callable[[str, object], _T]) -> tuple[t
 
 
 def _plain(value: Any) -> object:
-    """What a scalar of numpy or torch holds; anything else is itself."""
+    """Return the value of a numpy or torch scalar; anything else is unchanged."""
     is_scalar = getattr(value, "shape", None) == () and callable(getattr(value, "item", None))
     return value.item() if is_scalar else value
 
 
 def _items(value: object) -> list[object] | None:
-    """What a list, a tuple or a one-dimensional array holds; None for anything else."""
+    """Return the items of a list, a tuple or a one-dimensional array; None for anything else."""
     if isinstance(value, list | tuple):
         return list(value)
     is_array = len(getattr(value, "shape", ())) == 1 and isinstance(value, Iterable)
@@ -184,7 +184,7 @@ def _items(value: object) -> list[object] | None:
 
 
 def _shown(value: object) -> str:
-    """A value as a message has it, in a line."""
+    """Return a value as one line of a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -193,12 +193,12 @@ _V = TypeVar("_V")
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns fits the name."""
+    """Whether one of the patterns matches the name."""
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def first_match(table: Iterable[tuple[str, _V]], names: Collection[str], otherwise: _V) -> _V:
-    """What stands beside the first pattern that fits one of the names."""
+    """Return the value of the first pattern that matches one of the names."""
     for pattern, value in table:
         if any(matches(name, (pattern,)) for name in names):
             return value
@@ -208,7 +208,7 @@ def first_match(table: Iterable[tuple[str, _V]], names: Collection[str], otherwi
 def check_patterns(
     key: str, patterns: Iterable[str], names: Sequence[str], what: str = "parameter"
 ) -> None:
-    """UsageError if a pattern fits no name: a typing error must not change a bound."""
+    """Raise UsageError if a pattern matches no name: a typo must not change a bound."""
     for pattern in patterns:
         if not any(matches(name, (pattern,)) for name in names):
             hint = nearest(pattern, names) or "`lipcert inspect` lists the names"
@@ -216,12 +216,12 @@ def check_patterns(
 
 
 def literal(name: str) -> str:
-    """A name as a pattern that fits nothing else."""
+    """Return a pattern that matches this name and nothing else."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def globs(names: Collection[str], others: Iterable[str]) -> tuple[str, ...]:
-    """Patterns that fit these names and none of the others, with any number in place of numbers."""
+    """Return patterns that match these names and none of the others; digits become wildcards."""
     kept, found = [name for name in others if name not in names], dict[str, None]()
     for name in names:
         wide = re.sub(r"\d+", "*", literal(name)) if _is_plain(name) else literal(name)
@@ -239,14 +239,14 @@ def _is_plain(name: str) -> bool:
 
 
 Asks: TypeAlias = dict[str, tuple[str, ...]]
-"""options as they are written, by what needs them"""
+"""Options as they are written, by what needs them."""
 
 _RUN: Final = "for the ε of a run"
 _SAMPLINGS: Final = "|".join(get_args(SamplingName))
 
 
 def asks_of_run(given: Mapping[str, object]) -> Asks:
-    """What a `TrainingPlan` lacks; given: values by the names of settings, None where not given."""
+    """Return what a `TrainingPlan` lacks; given: values by setting, None if not given."""
     whole = given.get("sampling") == "full-batch"
     asked = {
         "--dataset-size N": ("dataset_size",),
@@ -262,15 +262,15 @@ def asks_of_run(given: Mapping[str, object]) -> Asks:
 
 
 def besides_the_run(asks: Asks) -> Asks:
-    """What is missing for anything else than the ε of a run."""
+    """Return what is missing for anything but the ε of a run."""
     return {why: options for why, options in asks.items() if why != _RUN}
 
 
 def listed(asks: Asks) -> str:
-    """What is missing, in words."""
+    """Return what is missing, in words."""
     return "; ".join(f"{', '.join(options)} ({why})" for why, options in asks.items())
 
 
 def missing(asks: Asks) -> UsageError:
-    """The error that lists them."""
+    """Return the error that lists what is missing."""
     return UsageError(f"missing: give {listed(asks)}")

@@ -1,7 +1,7 @@
-"""Written: settings as people type them, in a file of settings, on the command line and in Python.
+"""Written: settings as users write them, in a settings file, on the command line and in Python.
 
-`--config` reads a file back as the same settings, and of fields of settings come lines that can be
-pasted. Invariant: a line says what the settings say.
+`--config` reads such a file back as the same settings. Fields of settings become lines that can be
+pasted. Invariant: a line means what the settings mean.
 """
 
 import json
@@ -28,12 +28,12 @@ _PATTERNS = frozenset({"freeze", "trainable"})
 _SHARED = ("input_norm", "input_box", "noise_multipliers")
 _LOSS = tuple(LossParameters.__dataclass_fields__)
 _WITH_DEFAULT = frozenset({"input_clip", "cotangent_clip"})
-"""which are 1 in training where nothing is said"""
+"""Fields that are 1 in training if not given."""
 _TRAINED_DEFAULTS = {"allocation": "optimal", "neighbours": "add-remove", "group": "layer"}
 
 
 def plain(name: str, value: Any) -> object:
-    """The value of a field as settings files and documents have it; None where none is given."""
+    """Return the value of a field for settings files and documents; None if none is given."""
     if name in TABLES:
         return {of: NO_CLIP if own is None else plain("", own) for of, own in value}
     if isinstance(value, ConstraintSpec):
@@ -42,8 +42,10 @@ def plain(name: str, value: Any) -> object:
 
 
 def settings_toml(settings: Settings, head: str) -> str:
-    """Every value that is not the default, and that does not follow from the others. head: a
-    comment."""
+    """Return every value that is not a default and does not follow from the others, as TOML.
+
+    head: a comment.
+    """
     lines, tables = [f"# {head}"], list[str]()
     left_out = {*FOUND, *(name for name in _MAY_FOLLOW if _follows(settings, name))}
     for item in fields(Settings):
@@ -65,7 +67,7 @@ def _follows(settings: Settings, name: str) -> bool:
 
 
 def toml_text(value: object) -> str:
-    """A value as it stands in a file."""
+    """Return a value as TOML."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -80,9 +82,9 @@ def toml_text(value: object) -> str:
 
 
 def options(fields: Mapping[str, object]) -> str:
-    """Fields of settings as options of the command line, and each table as a line of the file.
+    """Return fields of settings as command-line options, and each table as a line of the file.
 
-    What is not given any more has no option, and is left out.
+    A field that is no longer given has no option, and is left out.
     """
     words, lines = [], []
     for name, value in sorted(fields.items(), key=lambda item: item[0] != "mechanism"):
@@ -101,9 +103,9 @@ def options(fields: Mapping[str, object]) -> str:
 
 
 def mechanism_code(fields: Mapping[str, object], **more: object) -> str:
-    """The mechanism of settings as `make_private` takes it; "" where there is none.
+    """Return the mechanism of settings as code for `make_private`; "" if there is none.
 
-    fields: of `Settings`, by name; those that are missing are not said. more: other arguments.
+    fields: of `Settings`, by name; missing ones are not written. more: other arguments.
     """
     found = MECHANISMS[str(fields.get("mechanism", "none"))]
     if not found.acts:
@@ -131,7 +133,7 @@ def mechanism_code(fields: Mapping[str, object], **more: object) -> str:
 
 
 def _held(fields: Mapping[str, object]) -> dict[str, object]:
-    """Constraints in the words of training."""
+    """Return constraints as arguments of training."""
     constraint = fields.get("constraint")
     found: dict[str, object] = {"radius": None}
     if isinstance(constraint, ConstraintSpec):
@@ -142,11 +144,11 @@ def _held(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 class _Code(str):
-    """Text that is Python already."""
+    """Text that is Python code already."""
 
 
 def _loss(fields: Mapping[str, object]) -> _Code | None:
-    """None for cross-entropy without parameters, which is the default."""
+    """Return the loss as code; None for cross-entropy without parameters, the default."""
     kind = fields.get("loss", "auto")
     given = {name: fields[name] for name in _LOSS if fields.get(name) is not None}
     words = [] if kind in {"auto", "cross-entropy"} else [_python(kind)]
@@ -177,7 +179,7 @@ def _text(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """As short as it can be written and read back."""
+    """Return the shortest text that reads back as the same number."""
     if isinstance(value, int):
         return str(value)
     short = f"{value:.6g}"
@@ -185,7 +187,7 @@ def number(value: float) -> str:
 
 
 def python_lines(how: str) -> Iterator[str]:
-    """Those of a change that are code."""
+    """Yield the lines of a change that are code."""
     for line in how.splitlines():
         if not line.startswith("--") and not re.match(r"[a-z-]+ = \{", line):
             yield line

@@ -1,1 +1,1 @@
-"""Numbers, names and records, as they are printed and read."""
+"""Text: numbers, names and records, as they are printed and read."""

@@ -1,4 +1,4 @@
-"""Certificates, written: the bytes that the core reads, and the data of its assumptions."""
+"""Write certificates: the bytes that the core reads, and the data of the assumptions."""
 
 import math
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from lipcert.text.codec import Codec, Form
 
 
 def write_certificate(certificate: Certificate) -> bytes:
-    """The bytes that `read_certificate` reads back; `CanonicalFormError` where it is too large."""
+    """Return the bytes that `read_certificate` reads back; `CanonicalFormError` if too large."""
     return write_canonical(written(certificate))
 
 
 def written(record: object) -> dict[str, Json]:
-    """A record as it stands in a certificate."""
+    """Return a record as it is written in a certificate."""
     members: dict[str, Json] = _CODEC.write(record)
     return members
 
@@ -29,12 +29,12 @@ def written(record: object) -> dict[str, Json]:
 def assumptions_of(
     premises: Premises, certificate: Certificate, known: Circumstances
 ) -> tuple[Assumption, ...]:
-    """The ledger of a certificate with these premises, and the data that state them."""
+    """Return the ledger of a certificate with these premises, and the data that state them."""
     return premises.assumptions(certificate, known, stated_data(premises))
 
 
 def stated_data(premises: Premises) -> dict[str, Mapping[str, object]]:
-    """What states the premises, by the names of their assumptions."""
+    """Return the data that state the premises, by the names of their assumptions."""
     mechanism, divisor = premises.mechanism, premises.divisor
     found: dict[str, Mapping[str, object]] = {
         **_CODEC.write(premises, Stated),
@@ -53,14 +53,14 @@ def stated_data(premises: Premises) -> dict[str, Mapping[str, object]]:
 
 
 def write_float(number: float) -> str:
-    """The spelling of a finite float64 that the core reads."""
+    """Return the spelling of a finite float64 that the core reads."""
     if not math.isfinite(number):
         raise CodecError(f"{number!r} has no spelling in a certificate")
     return (number + 0.0).hex()  # -0.0 + 0.0 is 0.0
 
 
 def write_rational(number: Fraction) -> list[str]:
-    """The two strings that the core reads."""
+    """Return the two strings that the core reads."""
     if number < 0 or max(number.numerator, number.denominator) >= 10**MAX_DIGITS:
         raise CodecError("a rational number is negative or has too many digits")
     return [str(number.numerator), str(number.denominator)]
@@ -76,6 +76,6 @@ FORMS: Final[Mapping[object, Form]] = {
     bool: Form({True: "true"}.__getitem__, READERS[bool]),
     Fraction: Form(write_rational, READERS[Fraction]),
 }
-"""numbers and words of a certificate; what is not true is left out"""
+"""Numbers and words of a certificate; a false flag is left out."""
 _CODEC: Final = Codec(CertificateFormatError, {**FORMS, Line[Any]: Form(written, same)})
-"""a line is written as its own class says"""
+"""Writes and reads records of a certificate; the class of a line says how it is written."""

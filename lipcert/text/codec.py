@@ -1,10 +1,11 @@
-"""Codecs of documents, traces and jobs: the kernel's, with more types, writing, and ways to leave
-things out.
+"""Codecs of documents, traces and jobs: the core's codec, extended to write and to omit members.
+
+It also has these types:
 
 bool              true or false
 Enum              one of its words
 Mapping[K, T]     K is str, int or an Enum
-T | None          null, where the dialect writes what is absent
+T | None          null, if the dialect writes absent values
 
 Invariant: a written record reads back as that record.
 """
@@ -35,7 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How values of a type are written, and read: `CodecError` for what is not one of them."""
+    """How values of a type are written and read; reading raises `CodecError` for other values."""
 
     write: Callable[[Any], Any]
     read: Reader
@@ -48,11 +49,11 @@ def _decimal(value: Any) -> float:
 
 
 DECIMAL: Final = Form(float, _decimal)
-"""finite numbers as JSON has them"""
+"""Finite numbers as in JSON."""
 
 
 def _whole(name: str) -> int:
-    """A whole number in its one decimal spelling."""
+    """Read a whole number in its one decimal spelling."""
     digits = name.removeprefix("-")
     if len(name) > 18 or not (digits.isascii() and digits.isdigit()) or str(int(name)) != name:
         raise CodecError("is not named by a whole number")
@@ -60,8 +61,11 @@ def _whole(name: str) -> int:
 
 
 class Codec(codec.Codec):
-    """members: metadata by "Class.field", for records that know nothing of JSON. nulls: None is
-    written as null; else it is left out. extra: unknown members are passed over."""
+    """A codec of one dialect.
+
+    members: metadata by "Class.field", for records that do not know about JSON. nulls: None is
+    written as null; otherwise it is left out. extra: unknown members are ignored.
+    """
 
     def __init__(
         self,
@@ -82,15 +86,15 @@ class Codec(codec.Codec):
         self.nulls, self.extra = nulls, extra
 
     def read_any(self, kind: object, value: object, where: str) -> Any:
-        """`read` for a type that is not a class: a tuple, a mapping."""
+        """Read a type that is not a class, such as a tuple or a mapping, as `read` does."""
         return self.read(cast("type[Any]", kind), value, where)
 
     def write(self, record: object, kind: type[Any] | None = None) -> Any:
-        """A record as a value of JSON. kind: its class, of which only members are written."""
+        """Return a record as a JSON value. kind: write only the members of this class."""
         return self._writer(kind or type(record))(record)
 
     def made(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Reader:
-        """Of more types, and with null."""
+        """Return readers of the additional types, and of null."""
         if origin in {Union, UnionType} and inner[1:] == (NoneType,):
             read = self.reader(inner[0])
             return lambda value: None if value is None and self.nulls else read(value)
@@ -102,7 +106,7 @@ class Codec(codec.Codec):
         return super().made(hint, origin, inner)
 
     def said(self, kind: Any, item: Field[Any]) -> Mapping[str, Any]:
-        """As the dialect says of the member, or the record itself."""
+        """Return the metadata of a member, from the dialect or from the record itself."""
         return self._members.get(f"{kind.__name__}.{item.name}", item.metadata)
 
     def _writer(self, hint: Any) -> Callable[[Any], Any]:
@@ -111,7 +115,7 @@ class Codec(codec.Codec):
         return self._writers[hint]
 
     def _made_writer(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Callable[[Any], Any]:
-        """How values of a type are written that has no form."""
+        """Return how values of a type without a form are written."""
         if origin is Annotated:
             return self._writer(inner[0])
         if origin in {Union, UnionType} and inner[1:] == (NoneType,):

@@ -1,9 +1,9 @@
-"""safe: names and texts that come out of a model file, made inert before they are printed.
+"""Safe: make names and texts from a model file inert before they are printed.
 
-Input: any string an attacker may have chosen. Output: one line of visible characters
+`safe` takes any string that an attacker may have chosen. It returns one line of visible characters
 without control codes, direction overrides or the markers by which CI systems recognise commands.
-Invariant: nothing that a report prints for people was taken from a model without passing here.
-(JSON needs exact names and makes them inert by its own escapes.)
+Invariant: everything from a model that a report prints for people passes through here. (JSON needs
+exact names and makes them inert by its own escapes.)
 """
 
 import re
@@ -27,7 +27,7 @@ def safe(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """A safe text of at most `limit` characters; the middle gives way, both ends distinguish."""
+    """Return a safe text of at most `limit` characters; the middle is cut, both ends stay."""
     text = safe(text)
     if len(text) <= limit:
         return text
