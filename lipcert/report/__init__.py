@@ -1,1 +1,1 @@
-"""Reports: one file per format. They print records and do no algebra."""
+"""Reports: one file per format. They print records and compute no bounds."""

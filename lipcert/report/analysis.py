@@ -1,9 +1,9 @@
-"""An analysis as a document for people, as CSV, and as findings for CI systems.
+"""Analysis: `lipcert analyze` as a document for readers, as CSV, and as findings for CI systems.
 
-The first lines of the document are the answer, and the assumptions stand before everything that
-rests on them. What has no bound is an error for CI systems, never a pass: it was not decided.
-Rankings orient a reader: they are ratios of certified bounds, not bounds themselves. Names of a
-model stand in sentences verbatim: the writers make them safe.
+The first lines of the document are the answer, and the assumptions come before everything that
+rests on them. A missing bound is an error for CI systems, never a pass: it was not decided.
+Rankings are for orientation: they are ratios of certified bounds, not bounds themselves. Names of a
+model are in sentences verbatim: the writers make them safe.
 """
 
 import math
@@ -77,7 +77,7 @@ _NODE_COLUMNS: Final = (
     doc.Column("‖cotangent‖", True),
 )
 _OBSERVED: Final = doc.Column("observed", True, rank=6)
-"""the largest gradient norm of an example by a parameter"""
+"""The largest gradient norm of an example by a parameter."""
 COTANGENT: Final = (
     "‖cotangent‖",
     "norm of the gradient of the loss with respect to the layer's output",
@@ -100,7 +100,7 @@ _ALLOCATION_COLUMNS: Final = (
 
 
 def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Document:
-    """What people read of an analysis; tables of at most so many rows."""
+    """Return an analysis as a document; tables have at most `most` rows."""
     run = analysis.privacy
     nodes, parameters = nodes_table(analysis, most), parameters_table(analysis, most)
     tone = tone_of(analysis)
@@ -148,7 +148,7 @@ def _word(analysis: Analysis) -> str:
 
 
 def tone_of(analysis: Analysis) -> doc.Tone:
-    """How the bounds are to be taken: no bound is bad, and one of no use is nothing good."""
+    """Return a tone for the bounds: bad without a bound, plain if they are of no use."""
     if analysis.network.sensitivity is None:
         return doc.Tone.BAD
     use = analysis.usefulness
@@ -157,7 +157,7 @@ def tone_of(analysis: Analysis) -> doc.Tone:
 
 
 def verdict_answers(analysis: Analysis) -> list[doc.Answer]:
-    """What the bounds are good for, and the gates that do not hold."""
+    """Return how usable the bounds are, and the gates that do not hold."""
     use, found = analysis.usefulness, []
     if use is not None:
         found.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
@@ -170,7 +170,7 @@ def verdict_answers(analysis: Analysis) -> list[doc.Answer]:
 
 
 def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
-    """Nodes with their bounds; of many, those that stretch nothing are left out first."""
+    """Return nodes with their bounds; of many, those that stretch nothing are left out first."""
     nodes: Sequence[NodeReport] = analysis.nodes
     if most is not None and len(nodes) > most:
         nodes = [node for node in nodes if _is_telling(node)]
@@ -191,7 +191,7 @@ def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
 
 
 def parameters_table(analysis: Analysis, most: int | None = None) -> doc.Table:
-    """Parameters with what is released of them, and their share in the bound."""
+    """Return parameters with what is released of them, and their share of the bound."""
     shares = gradient_shares(analysis)
     observed = _observed(analysis)
     rows = [_parameter(item, shares.get(item.name), observed) for item in analysis.parameters]
@@ -200,7 +200,7 @@ def parameters_table(analysis: Analysis, most: int | None = None) -> doc.Table:
 
 
 def _observed(analysis: Analysis) -> Mapping[str, float] | None:
-    """The largest gradient norm by each parameter, where somebody gave examples."""
+    """Return the largest gradient norm by each parameter, if examples were given."""
     use = analysis.usefulness
     if use is None or use.observed is None or use.observed.source == RANDOM:
         return None
@@ -224,7 +224,7 @@ def _folded(
     most: int | None,
     count: int,
 ) -> doc.Table:
-    """The first and the last rows of `count`; diagnostics name what has no bound, shown or not."""
+    """Return the first and last rows of `count`; diagnostics name all that has no bound."""
     shown = list(rows)
     if most is not None and len(rows) > most:
         gap = ("…", *[""] * (len(columns) - 1))
@@ -253,7 +253,7 @@ def _allocations(analysis: Analysis) -> doc.Table:
 
 
 def analysis_json(analysis: Analysis) -> str:
-    """The document `lipcert.analysis/1` of an analysis."""
+    """Return the document `lipcert.analysis/1` of an analysis."""
     members = DOCUMENT.write(analysis)
     members["assumptions"]["loss"]["reduction"] = analysis.assumptions.reduction
     members["network"]["attained"] = analysis.network.attained
@@ -261,7 +261,7 @@ def analysis_json(analysis: Analysis) -> str:
 
 
 def analysis_csv(analysis: Analysis) -> str:
-    """One row per parameter; what a frozen one does not have is empty."""
+    """Return one row per parameter; fields that a frozen one lacks are empty."""
     rows = [
         (
             item.name,
@@ -279,7 +279,7 @@ def analysis_csv(analysis: Analysis) -> str:
 
 
 def analysis_ci(analysis: Analysis) -> CiReport:
-    """What CI systems show of an analysis."""
+    """Return the report of an analysis for CI systems."""
     is_bounded, use = analysis.network.grad_norm is not None, analysis.usefulness
     answer = promise(analysis) if use is None else f"{use.sentence} {promise(analysis)}"
     findings = [Finding.of(diagnostic) for diagnostic in analysis.diagnostics]
@@ -305,7 +305,7 @@ def analysis_ci(analysis: Analysis) -> CiReport:
 
 
 def stretches(analysis: Analysis) -> doc.Ranking:
-    """The nodes with the largest Lipschitz constants above 1; bars on a logarithmic scale."""
+    """Return the nodes with the largest Lipschitz constants above 1; bars are logarithmic."""
     factors = [(_stretch(node), node) for node in analysis.nodes]
     found = [item for item in factors if item[0] >= _LEAST_STRETCH]
     top = sorted(found, key=lambda item: item[0], reverse=True)[:_SHOWN]
@@ -323,7 +323,7 @@ def _stretch(node: NodeReport) -> float:
 
 
 def gradient_shares(analysis: Analysis) -> dict[str, float]:
-    """Share of every trained parameter in the squared gradient bound G² (empty: no bound)."""
+    """Return each trained parameter's share of the squared bound G² (empty: no bound)."""
     found = {item.name: item.grad_norm for item in analysis.parameters if item.trainable}
     norms = {name: norm for name, norm in found.items() if norm is not None}
     largest = max(norms.values(), default=0.0)
@@ -335,21 +335,21 @@ def gradient_shares(analysis: Analysis) -> dict[str, float]:
 
 
 def _largest(shares: Mapping[str, float | None]) -> doc.Ranking:
-    """The largest shares; what would be displayed as nothing is left out."""
+    """Return the largest shares, without those that would be displayed as 0."""
     found = [(share, name) for name, share in shares.items() if (share or 0.0) >= _LEAST_SHARE]
     top = sorted(found, key=lambda item: item[0] or 0.0, reverse=True)[:_SHOWN]
     return doc.Ranking(tuple(doc.Bar(name, percent(share), share or 0.0) for share, name in top))
 
 
 def headline(analysis: Analysis) -> str:
-    """The analysed file, its size and its digest."""
+    """Return the analysed file, its size and its digest."""
     model = analysis.model
     count = f"{model.parameters:,} trained parameters"
     return f"{model.path}  ·  {count}  ·  sha256 {model.sha256[:12]}"
 
 
 def promise(analysis: Analysis) -> str:
-    """The answer in one sentence."""
+    """Return the answer in one sentence."""
     facts, network = analysis.assumptions, analysis.network
     if network.sensitivity is None:
         trained = [item for item in analysis.parameters if item.trainable]
@@ -366,7 +366,7 @@ def promise(analysis: Analysis) -> str:
 
 
 def assumption_rows(analysis: Analysis) -> Rows:
-    """Everything the numbers are conditional on, defaults marked as such, the input first."""
+    """Return everything the numbers are conditional on, with defaults marked, the input first."""
     facts = analysis.assumptions
     rows = [
         ("input", _input_text(analysis)),
@@ -385,7 +385,7 @@ def assumption_rows(analysis: Analysis) -> Rows:
 
 
 def answer_rows(analysis: Analysis) -> Rows:
-    """The bounds of the whole network; each is an upper bound."""
+    """Return the bounds of the whole network; each is an upper bound."""
     network = analysis.network
     return [
         (
@@ -403,7 +403,7 @@ def answer_rows(analysis: Analysis) -> Rows:
 
 
 def _observed_rows(analysis: Analysis) -> Rows:
-    """What gradients of examples were met beside G."""
+    """Return the measured gradients of examples, compared with G."""
     use = analysis.usefulness
     if use is None or use.observed is None:
         return []
@@ -422,7 +422,7 @@ def _examples_of(seen: Observed) -> str:
 
 
 def _noise_rows(analysis: Analysis) -> Rows:
-    """The noise of a release, and over the mean gradient, beside that of gradient clipping."""
+    """Return the noise of a release, also over the mean gradient, and that of clipping."""
     use = analysis.usefulness
     if use is None:
         return []
@@ -444,7 +444,7 @@ def _bound(value: float | None) -> str:
 
 
 def _tight(value: float | None, looseness: float | None) -> str:
-    """The bound, and how near to it some admissible example comes."""
+    """Return the bound, and how close some admissible example comes to it."""
     if looseness is None:
         return _bound(value)
     if is_attained(looseness):
@@ -506,7 +506,7 @@ def _scope_text(facts: Assumptions) -> str:
 
 
 def kept_rows(frozen: Sequence[str], fixed: Mapping[str, str]) -> Rows:
-    """What is not trained, and how that is known."""
+    """Return what is not trained, and how that is known."""
     rows = []
     if frozen:
         text = "needed no gradient when the file was exported, and keep their values"
@@ -539,7 +539,7 @@ def _batch_text(facts: Assumptions) -> str:
 
 
 def _eval_rows(facts: Assumptions) -> Rows:
-    """What is assumed of the mode of training, where the file shows that it matters."""
+    """Return what is assumed of the mode of training, if the file shows that it matters."""
     if not facts.eval_layers:
         return []
     names = [f"{layer.name} ({layer.kind})" for layer in facts.eval_layers]

@@ -1,8 +1,8 @@
-"""An audit in words, as a document for people.
+"""Audit: `lipcert audit` as a document for readers, and as findings for CI systems.
 
-Its first lines are the verdict and what it is worth. What violates or is undecided is shown before
-anything else, and never left out in favour of what holds; strings are verbatim, and the writers
-make them safe.
+The first lines are the verdict and what it is worth. Violations and undecided norms come first, and
+are never left out in favour of norms within bounds. Strings are verbatim: the writers make them
+safe.
 """
 
 import math
@@ -48,7 +48,7 @@ from lipcert.text.numbers import (
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
 _LOWEST_OCTAVE: Final = -10
-"""of observed norms over their bounds; what lies below is counted in it"""
+"""The lowest octave of norms over bounds; smaller ones are counted in it."""
 _UNSETTLED: Final = (
     doc.Column("undecided", True, rank=4, optional=True),
     doc.Column("worst example", least=16, rank=6, optional=True),
@@ -91,7 +91,7 @@ Rows = list[tuple[str, str]]
 
 
 def audit_document(report: AuditReport, most: int | None = None) -> doc.Document:
-    """What people read of an audit; tables of at most so many rows."""
+    """Return an audit as a document; tables have at most `most` rows."""
     tone = TONES[report.verdict]
     use = report.usefulness
     lines = told_once(
@@ -154,14 +154,14 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
 
 
 def chosen_groups(report: AuditReport, most: int | None) -> Sequence[GroupAudit]:
-    """Groups in their order, or, where there are more than `most`, the worst of them."""
+    """Return groups in their order, or, if there are more than `most`, the worst of them."""
     if most is None or len(report.groups) <= most:
         return report.groups
     return sorted(report.groups, key=lambda group: rank(held_group(group)))[:most]
 
 
 def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]:
-    """Values that are broken or undecided, and the tightest of the others; None: all of them."""
+    """Return values violated or undecided, and the tightest of the others; None: all."""
     if most is None:
         return report.values
     bad = sum(value.violations > 0 or value.undecided > 0 for value in report.values)
@@ -170,7 +170,7 @@ def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]
 
 
 def _group(group: GroupAudit) -> tuple[str, ...]:
-    """A group: its name and dimension, its bound, what was measured, what is not settled."""
+    """Return a group's name, dimension, bound, measurements, and what is not settled."""
     norms = (group.max_observed, group.max_attacked)
     factor = group.detectable_error_factor
     return (
@@ -203,7 +203,7 @@ def _reference(example: ExampleReference | None) -> str:
 
 
 def _bar(group: GroupAudit, share: float) -> doc.Bar:
-    """Tightness as a bar; what exceeds the bound fills its bar and says so."""
+    """Return tightness as a bar; what exceeds the bound fills its bar and says so."""
     if not math.isfinite(share):
         return doc.Bar(group.name, measured(share), 1.0, "", "not finite", doc.Tone.BAD)
     tone = doc.Tone.BAD if group.violations else doc.Tone.PLAIN
@@ -214,7 +214,7 @@ def _bar(group: GroupAudit, share: float) -> doc.Bar:
 
 
 def _histogram(report: AuditReport) -> doc.Ranking:
-    """How many norms lie in each octave, those of all groups together."""
+    """Return how many norms lie in each octave, for all groups together."""
     counts: Counter[int] = Counter()
     for group in report.groups:
         for place, count in group.histogram.counts.items():
@@ -241,7 +241,7 @@ def _octave(octave: int) -> str:
 
 
 def _check(check: CheckReport) -> doc.Statement:
-    """What was checked besides the bounds: where, what was found, and the two numbers."""
+    """Return what was checked besides the bounds: where, the result, and the two numbers."""
     numbers = (("measured", check.measured), ("expected", check.expected))
     shown = [f"{name} {measured(value)}" for name, value in numbers if value is not None]
     text = check.placed + (f" ({', '.join(shown)})" if shown else "")
@@ -250,7 +250,7 @@ def _check(check: CheckReport) -> doc.Statement:
 
 
 def audit_ci(report: AuditReport) -> CiReport:
-    """What CI systems show of an audit."""
+    """Return the report of an audit for CI systems."""
     findings, use = audit_findings(report), report.usefulness
     return CiReport(
         verb="audit",
@@ -273,7 +273,7 @@ def audit_ci(report: AuditReport) -> CiReport:
 
 
 def _answers(report: AuditReport) -> tuple[str, str]:
-    """The verdict and what it rests on, in one sentence, and what that is worth, in another."""
+    """Return a sentence with the verdict and its basis, and one on what that is worth."""
     match report.verdict:
         case Verdict.PASS:
             return _passed(report), _worth(report)
@@ -307,7 +307,7 @@ def _passed(report: AuditReport) -> str:
 
 
 def _gradient(report: AuditReport) -> Rows:
-    """The bound of the gradient of one example, beside what examples had."""
+    """Return the bound of a per-example gradient, and what was measured."""
     found = report.gradient
     if not found.examples:
         return []
@@ -326,7 +326,7 @@ def _gradient(report: AuditReport) -> Rows:
 
 
 def _noise_rows(found: Usefulness | None) -> Rows:
-    """The noise of one release beside that of its rival."""
+    """Return the noise of one release compared with that of its rival."""
     if found is None or found.noise_ratio is None:
         return []
     said = f"{times(found.noise_ratio)} times what clipping gradients at C = 1 needs"
@@ -338,7 +338,7 @@ def _noise_rows(found: Usefulness | None) -> Rows:
 
 
 def _facts(report: AuditReport) -> Rows:
-    """What was audited, and how."""
+    """Return what was audited, and how."""
     modes = report.modes
     attack = f"{modes.attack_steps} steps towards large gradients"
     rows = [
@@ -356,14 +356,14 @@ def _facts(report: AuditReport) -> Rows:
 
 
 def _digest_rows(modes: Modes) -> Rows:
-    """What tells other data from these."""
+    """Return the digest that identifies the data."""
     if modes.data_sha256 is None:
         return []
     return [("data sha256", f"{modes.data_sha256[:16]}… of {modes.data_sha256_of}")]
 
 
 def _rounding(report: AuditReport) -> str:
-    """By how much the arithmetic is taken to exceed right bounds of real arithmetic, at most."""
+    """Return the largest allowance for rounding above the bounds of real arithmetic."""
     shares = [
         group.float_bound / group.grad_norm_bound - 1.0
         for group in report.groups
@@ -391,7 +391,7 @@ def _held(report: AuditReport) -> str:
 
 
 def _broken(report: AuditReport) -> str:
-    """What a violation means; the worst that was found decides."""
+    """Return what a violation means; the worst one decides."""
     if any(group.violations for group in report.groups):
         return "The bounds do not hold for what was run: noise computed from them is too small."
     if any(value.violations for value in report.values):
@@ -400,7 +400,7 @@ def _broken(report: AuditReport) -> str:
 
 
 def _unsettled(report: AuditReport) -> str:
-    """What keeps an audit in which nothing is violated from being a pass."""
+    """Return why an audit without violations is not a pass."""
     untried = report.untried_groups
     if not untried or all(group.tightness is None for group in untried):
         return "This is not a pass: something is undecided, or was not audited."

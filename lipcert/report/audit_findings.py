@@ -1,7 +1,7 @@
 """Findings of an audit (the reasons against a pass), worst first, and its cases for CI systems.
 
 Groups and values are both norms that are compared with bounds. An audit that is not a pass has at
-least one finding of level error, even where nothing but its verdict says so.
+least one finding of level error, even if only its verdict says so.
 """
 
 import math
@@ -35,7 +35,7 @@ TONES: Final[Mapping[Verdict, Tone]] = MappingProxyType(
         Verdict.PASS: Tone.GOOD,
     }
 )
-"""of a verdict, the worst first"""
+"""The tone of each verdict, the worst first."""
 ORDER: Final = tuple(TONES)
 
 
@@ -71,7 +71,7 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "LC319": "give the model, weights and data that belong together",
     }
 )
-"""of what no check reports with a remedy of its own"""
+"""Remedies by code, for findings that no check reports with its own remedy."""
 _CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")
 _DEFAULTS: Final = {
     Verdict.VIOLATION: "LC301",
@@ -87,7 +87,7 @@ class Held:
     """A norm that was compared with a bound.
 
     code: of its violation. kind, place: where it is ("group", "conv1"). subject: in words.
-    quantity: tells several at one place apart, "" for groups. norm: the largest that was found,
+    quantity: distinguishes several at one place, "" for groups. norm: the largest that was found,
     None if nothing was tried.
     """
 
@@ -102,20 +102,20 @@ class Held:
 
 
 def held_items(report: AuditReport) -> Iterator[Held]:
-    """All groups, then all values."""
+    """Yield all groups, then all values."""
     yield from map(held_group, report.groups)
     yield from map(held_value, report.values)
 
 
 def held_group(group: GroupAudit) -> Held:
-    """The joint gradient norm of the parameters of a group."""
+    """Return the joint gradient norm of the parameters of a group."""
     name, norm = group.name, largest(group.max_observed, group.max_attacked)
     subject = f"the gradient norm of {name}"
     return Held(group, "LC301", "group", name, subject, "", group.grad_norm_bound, norm)
 
 
 def held_value(value: ValueAudit) -> Held:
-    """The norm of a value or of its cotangent; it is placed at the node that computes it."""
+    """Return the norm of a value or of its cotangent, placed at the node that computes it."""
     kind, place = ("node", value.node) if value.node else ("value", value.value)
     words, quantity = QUANTITIES[value.quantity], f"{value.quantity.value} {value.value}"
     subject, norm = f"{words.subject} {value.value}", value.max_observed
@@ -123,14 +123,14 @@ def held_value(value: ValueAudit) -> Held:
 
 
 def rank(item: Held) -> tuple[bool, bool, float]:
-    """A key that sorts the worst first: violations, then what is undecided, then the tightest."""
+    """Return a key that sorts violations first, then undecided norms, then the tightest."""
     share = item.audit.tightness
     worst = -1.0 if share is None else math.inf if math.isnan(share) else share
     return (item.audit.violations == 0, item.audit.undecided == 0, -worst)
 
 
 def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
-    """Everything that a reader must know, errors first and among them the worst first."""
+    """Return everything that a reader must know, errors first, the worst of them first."""
     untried = {group.name for group in report.untried_groups}
     found = [f for item in sorted(held_items(report), key=rank) for f in _of_held(item, untried)]
     found += gate_findings(report.gates)
@@ -146,7 +146,7 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
 
 
 def _of_held(item: Held, untried: Collection[str]) -> Iterator[Finding]:
-    """untried: the groups whose bound was tried too little."""
+    """Yield findings about one norm. untried: the groups whose bound was tested too little."""
     if item.audit.violations:
         finite = item.norm is None or math.isfinite(item.norm)
         text = _exceeds(item) if finite else f"{item.subject} is NaN or infinite"
@@ -207,7 +207,7 @@ def _of_checks(report: AuditReport) -> Iterator[Finding]:
 
 
 def _of_reasons(report: AuditReport, known: set[str]) -> Iterator[Finding]:
-    """Reasons that begin with a code, but for those of checks, and of what else is known."""
+    """Yield reasons that begin with a code, except those of checks and those already known."""
     of_checks = {check.reason for check in report.checks}
     for reason in report.reasons:
         found = _CODE.match(reason)

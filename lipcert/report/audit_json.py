@@ -1,9 +1,9 @@
 """JSON of an audit, version 1: other tools read these names; they are extended, never renamed.
 
-An audit is one object with every field of the record and what is derived from it. Nothing is
-hidden: a number that is NaN or infinite is null at its place, and listed in `not_finite` with its
-path. An object is read back as the exact record, with NoVerdictError where a member is missing or
-of another type; what is derived is computed anew: tightness, factors and findings.
+An audit is one object with every field of the record and what is derived from it. A number that is
+NaN or infinite is null at its place, and listed in `not_finite` with its path, so nothing is
+hidden. An object is read back as the exact record, with NoVerdictError if a member is missing or of
+another type; what is derived is computed again: tightness, factors and findings.
 """
 
 import copy
@@ -26,12 +26,12 @@ _Members = Mapping[str, Any]
 
 
 def audit_json(report: AuditReport) -> str:
-    """The document `lipcert.audit/1` of an audit."""
+    """Return the document `lipcert.audit/1` of an audit."""
     return dump(audit_document(report))
 
 
 def audit_document(report: AuditReport) -> JsonObject:
-    """The object behind `audit_json`; every number in it is finite."""
+    """Return the object behind `audit_json`; every number in it is finite."""
     odd: list[JsonObject] = []
     document = _finite(_document(report), (), odd)
     if not isinstance(document, dict):
@@ -97,11 +97,11 @@ AUDIT: Final = Codec(
     largest=1 << 63,
     longest=1 << 24,
 )
-"""audits, in which a number may be NaN or infinite until `not_finite` is taken apart"""
+"""Audits, in which a number may be NaN or infinite until `not_finite` is split off."""
 
 
 def _finite(item: object, path: _Path, odd: list[JsonObject]) -> object:
-    """A copy in which what is not finite is None, and `odd` says where."""
+    """Return a copy with None for numbers that are not finite; `odd` lists their places."""
     match item:
         case float() if not math.isfinite(item):
             odd.append({"path": list(path), "number": repr(item)})
@@ -116,7 +116,7 @@ def _finite(item: object, path: _Path, odd: list[JsonObject]) -> object:
 
 
 def audit_from_document(document: object) -> AuditReport:
-    """The audit that an object of `lipcert.audit/1` describes."""
+    """Return the audit that an object of `lipcert.audit/1` describes."""
     try:
         found = _object(document)
         if found.get("schema") != AUDIT_SCHEMA:
@@ -133,7 +133,7 @@ def audit_from_document(document: object) -> AuditReport:
 
 
 def _restored(found: _Members) -> _Members:
-    """The document with what is NaN or infinite at its place."""
+    """Return the document with NaN and infinite numbers at their places."""
     document = copy.deepcopy(dict(found))
     for item in found["not_finite"]:
         entry = _object(item)
@@ -149,7 +149,7 @@ def _restored(found: _Members) -> _Members:
 
 
 def _container(item: object) -> dict[object, object]:
-    """An object or an array, for one step into it."""
+    """Return an object or an array, for one step of a path into it."""
     if not isinstance(item, dict | list):
         raise TypeError("a path of not_finite does not exist")
     return cast("dict[object, object]", item)

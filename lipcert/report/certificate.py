@@ -1,4 +1,4 @@
-"""Certificates: what `lipcert certify` says, and what a certificate and its check say in a report.
+"""Certificates in reports: what `lipcert certify` prints, and a certificate and its check.
 
 "Proved" is used only for what the checker accepted.
 """
@@ -61,7 +61,7 @@ _VALUES: Final = (
 
 
 def certification_document(issued: Issued, target: Path) -> doc.Document:
-    """The answer first: where the certificate is, and what the checker says of it."""
+    """Return the answer first: where the certificate is, and what the checker says of it."""
     found = [item for item in issued.analysis.diagnostics if item.level is not Level.INFO]
     said = texts(issued.report.assumptions)
     assumed = tuple(
@@ -110,7 +110,7 @@ def _bounds(certificate: Certificate) -> list[tuple[str, str]]:
 
 
 def certification_json(issued: Issued, target: Path) -> str:
-    """The document `lipcert.certification/1` of a certificate."""
+    """Return the document `lipcert.certification/1` of a certificate."""
     network = issued.certificate.network
     return dump(
         {
@@ -140,7 +140,7 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A certificate, the digest of its file, and the run that it states an ε of."""
+    """A certificate, the digest of its file, and the run for which it states an ε."""
 
     certificate: Certificate
     sha256: str
@@ -148,7 +148,7 @@ class Claimed:
 
     @classmethod
     def read(cls, data: bytes) -> Claimed:
-        """As strictly as the checker reads it; `CertificateFormatError` where it is none."""
+        """Read it as strictly as the checker does; `CertificateFormatError` for anything else."""
         certificate = read_certificate(data)
         return cls(certificate, hashlib.sha256(data).hexdigest(), _run(certificate))
 
@@ -165,8 +165,10 @@ def _run(certificate: Certificate) -> ClaimedRun | None:
 
 
 def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool) -> doc.Document:
-    """What a certificate claims; tables of at most so many rows. is_checked: whether its check is
-    shown beside it, without which it promises nothing yet."""
+    """Return what a certificate claims; tables have at most `most` rows.
+
+    is_checked: whether its check is shown, too; without it, the certificate promises nothing yet.
+    """
     certificate = claimed.certificate
     scope = _SCOPES.get(certificate.scope.kind, certificate.scope.kind)
     answers = [doc.Answer(f"The claims hold for {scope}.", doc.Tone.PLAIN)]
@@ -202,11 +204,11 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
 
 
 Bounded = tuple[str, str, float | None, float | None]
-"""a value, what computes it, and the bounds of its norm and its cotangent's"""
+"""A value, what computes it, and the bounds of its norm and its cotangent's norm."""
 
 
 def claimed_values(certificate: Certificate) -> Iterator[Bounded]:
-    """What the lines state of values, in the order of the network."""
+    """Yield what the lines state about values, in the order of the network."""
     norms, cotangents = stated_values(certificate)
     rules = {line.value: line.step for line in certificate.lines if isinstance(line, StepFact)}
     for value in dict.fromkeys((*rules, *cotangents)):
@@ -233,7 +235,7 @@ class CheckStep:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the checker said, as a document has it. certificate: the digest of the file it read."""
+    """The checker's result in a document. certificate: the digest of the file that it read."""
 
     verdict: Literal["valid", "conditional", "unknown", "invalid"]
     certificate: str
@@ -244,7 +246,7 @@ class Check:
 
 
 def check_document(check: Check) -> doc.Document:
-    """The verdict, what is proved, and what was done."""
+    """Return the verdict, what is proved, and what was done."""
     tone, headline = _VERDICTS[check.verdict]
     sentences = (f"{headline.capitalize()}.", *check.promise)
     assumed = []
@@ -272,7 +274,7 @@ def _tone(status: str) -> doc.Tone:
 
 
 def check_ci(report: Report, certificate: Path, gates: Sequence[GateResult] = ()) -> CiReport:
-    """What CI systems show of a check; it holds where the verdict is VALID."""
+    """Return the report of a check for CI systems; it holds if the verdict is VALID."""
     _, headline = _VERDICTS[report.verdict.value]
     over = [gate_sentence(item) for item in gates if item.outcome is not GateOutcome.HOLDS]
     is_within = worst_of(gates) is GateOutcome.HOLDS

@@ -1,10 +1,9 @@
-"""Charts: how bounds grow along the network, with what was observed, and ε of a run, as SVG.
+"""Charts: how bounds grow along the network, with measurements, and ε of a run, as SVG.
 
-Every text, which may come from a model, is made safe and escaped; bounds and observations differ in
-shape and not only in colour; equal charts give equal bytes, and none needs a script. The vertical
-axis, whose title stands above it, is logarithmic where the numbers differ much, and says so.
-Numbers beyond a scale are drawn at its end. Of ε there is no figure where the run is not described
-completely.
+Every text, which may come from a model, is made safe and escaped. Bounds and measurements differ in
+shape, not only in colour. Equal charts give equal bytes, and none needs a script. The vertical
+axis, with its title above it, is logarithmic if the numbers differ much, and says so. Numbers
+beyond a scale are drawn at its end. There is no figure of ε if the run is not described completely.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from lipcert.text.numbers import at_most, measured
 from lipcert.text.safe import safe
 
 WIDTH: Final = 440.0
-"""of every chart, in the units in which text is 11.5 high"""
+"""Width of every chart, in units in which text is 11.5 high."""
 HEIGHT: Final = 270.0
 _TOP: Final = 44.0
 _BOTTOM: Final = HEIGHT - 36.0
 _LEFT: Final = 62.0
 _RIGHT: Final = WIDTH - 12.0
 _SECOND: Final = 230.0
-"""where the second entry of the legend stands"""
+"""Position of the second entry of the legend."""
 _MOST_MARKS: Final = 40  # on a line
 _MOST_DOTS: Final = 300  # of more, every second, third, … is drawn
 _WIDE: Final = 50.0
@@ -55,9 +54,9 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Points of a bound, joined, and dots of what was observed; both increase in x.
+    """Joined points of a bound, and dots of measurements; both increase in x.
 
-    name, seen: in the legend. tip: a point with a text at it. x_low: where the axis begins.
+    name, seen: in the legend. tip: a point with a text. x_low: where the axis begins.
     """
 
     x_axis: str
@@ -71,7 +70,7 @@ class LineChart:
 
 
 def figure(chart: LineChart, key: str, title: str, description: str) -> str:
-    """The chart as an image with a name and a description; `key` is unique on its page."""
+    """Return the chart as an image with a name and a description; `key` is unique on its page."""
     attributes: dict[str, str | float] = {
         "xmlns": "http://www.w3.org/2000/svg",
         "class": "chart",
@@ -112,7 +111,7 @@ def _across(places: list[float], low: float) -> Scale:
 
 
 def _axes(across: Scale, vertical: Scale, title: str) -> list[str]:
-    """Grid lines with their numbers, the line below them, and its title."""
+    """Return grid lines with their numbers, the line below them, and its title."""
     parts = []
     for value in vertical.ticks():
         y = vertical.at(value)
@@ -131,7 +130,7 @@ def _label(value: float) -> str:
 
 
 def _tip(tip: tuple[float, float, str], across: Scale, vertical: Scale) -> tuple[str, str]:
-    """The point, and its text towards the middle, below it as long as there is room."""
+    """Return the point, and its text towards the middle, below it if there is room."""
     x, y = across.at(tip[0]), vertical.at(tip[1])
     is_left = x > (_LEFT + _RIGHT) / 2.0
     has_room = y < _BOTTOM - 24.0
@@ -140,19 +139,19 @@ def _tip(tip: tuple[float, float, str], across: Scale, vertical: Scale) -> tuple
 
 
 def _element(name: str, attributes: Mapping[str, str | float], *children: str) -> str:
-    """One element; children are elements or escaped text already."""
+    """Return one element; children are elements or escaped text already."""
     words = [f'{key}="{_value(value)}"' for key, value in attributes.items()]
     head = " ".join([name, *words])
     return f"<{head}>{''.join(children)}</{name}>" if children else f"<{head}/>"
 
 
 def _value(value: str | float) -> str:
-    """A tenth of a unit is enough."""
+    """Return a value of an attribute, to a tenth of a unit."""
     return value if isinstance(value, str) else f"{value:.1f}"
 
 
 def _text(content: str, x: float, y: float, anchor: str = "start", role: str = "label") -> str:
-    """A text on one line; y is its base line."""
+    """Return a text on one line; y is its base line."""
     where: dict[str, str | float] = {"x": x, "y": y, "text-anchor": anchor, "class": role}
     return _element("text", where, _escaped(content))
 
@@ -184,7 +183,7 @@ class Scale:
     is_log: bool = False
 
     def at(self, value: float) -> float:
-        """The coordinate of a number."""
+        """Return the coordinate of a number."""
         value = min(max(value, self.low), self.high)
         if self.is_log:  # the quotient of the ends may overflow
             part = (math.log(value) - math.log(self.low)) / self._span()
@@ -193,7 +192,7 @@ class Scale:
         return self.start + part * (self.stop - self.start)
 
     def ticks(self) -> list[float]:
-        """A few round numbers of the scale."""
+        """Return a few round numbers of the scale."""
         return self._powers() if self.is_log else self._multiples()
 
     def _span(self) -> float:
@@ -219,10 +218,10 @@ class Scale:
 
 
 def scale_of(values: Iterable[float], start: float, stop: float) -> Scale:
-    """From zero up where the numbers are of one size, logarithmic where they are not.
+    """Return a scale from zero if the numbers are of similar size, else a logarithmic one.
 
-    A logarithmic scale reaches up to the largest number, and down to what is 12 decades below the
-    middle one: one number may be out of all proportion, and the others still differ.
+    A logarithmic scale reaches up to the largest number, and at most 12 decades below the median:
+    so one extreme number does not hide how the others differ.
     """
     positive = [min(value, _LARGEST) for value in values if value > _SMALLEST]
     if not positive or max(positive) <= _WIDE * min(positive):
@@ -233,7 +232,7 @@ def scale_of(values: Iterable[float], start: float, stop: float) -> Scale:
 
 
 def scale_from_zero(values: Iterable[float], start: float, stop: float) -> Scale:
-    """Linear, from zero to a little above the largest number."""
+    """Return a linear scale, from zero to a little above the largest number."""
     high = min(max(values, default=0.0), _LARGEST)
     if high <= _SMALLEST:
         return Scale(0.0, 1.0, start, stop)
@@ -242,7 +241,7 @@ def scale_from_zero(values: Iterable[float], start: float, stop: float) -> Scale
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10 times a power of ten."""
+    """Return the next of 1, 2, 5, 10 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(m * power for m in (1.0, 2.0, 5.0, 10.0, 20.0) if value <= m * power * (1.0 + 1e-9))
 
@@ -254,7 +253,7 @@ def _round_down(value: float) -> float:
 
 _QUICK: Final = 16
 _SLOW: Final = 4
-"""points of a curve, by how quick its accountant is"""
+"""Number of points of a curve, for quick and for slow accountants."""
 _OCTAVES: Final = 1.0
 _CURVES: Final = (
     ("steps", "epsilon-steps", "ε over the run", "steps"),
@@ -274,7 +273,7 @@ _TITLES: Final = {
 
 
 def analysis_figures(analysis: Analysis, run: Account | None) -> Iterator[Figure]:
-    """Of an analysis, and of the run that it describes."""
+    """Yield the figures of an analysis, and of the run that it describes."""
     yield from privacy_figures(run, {})
     yield from _profiles(
         [(x.output, x.name, x.output_norm, x.cotangent_norm) for x in analysis.nodes]
@@ -282,13 +281,13 @@ def analysis_figures(analysis: Analysis, run: Account | None) -> Iterator[Figure
 
 
 def certificate_figures(claimed: Claimed) -> Iterator[Figure]:
-    """Of a certificate alone, without an analysis."""
+    """Yield the figures of a certificate alone, without an analysis."""
     yield from privacy_figures(claimed.run, {})
     yield from _profiles(list(claimed_values(claimed.certificate)))
 
 
 def audit_figures(report: AuditReport) -> Iterator[Figure]:
-    """Of an audit: bounds, and what was observed."""
+    """Yield the figures of an audit: bounds, and what was measured."""
     for quantity in Quantity:
         found = [value for value in report.values if value.quantity is quantity]
         seen = {x.value: x.max_observed for x in found if x.max_observed is not None}
@@ -297,7 +296,7 @@ def audit_figures(report: AuditReport) -> Iterator[Figure]:
 
 
 def _profiles(values: Sequence[Bounded]) -> Iterator[Figure]:
-    """How both norms of values grow along the network."""
+    """Yield how both norms of values grow along the network."""
     norms = [(value, maker, norm) for value, maker, norm, _ in values]
     cotangents = [(value, maker, cotangent) for value, maker, _, cotangent in values]
     yield from _profile(Quantity.OUTPUT_NORM, norms)
@@ -310,7 +309,7 @@ def _profile(
     seen: Mapping[str, float] = MappingProxyType({}),
     kind: str = "",
 ) -> Iterator[Figure]:
-    """The bounds of (value, node, bound) from input to output, with what was observed."""
+    """Yield the bounds of (value, node, bound) from input to output, with measurements."""
     line = tuple(
         (float(place), bound)
         for place, (_, _, bound) in enumerate(values, start=1)
@@ -343,11 +342,11 @@ def _profile(
 def privacy_figures(
     run: Account | ClaimedRun | None, curves: Mapping[str, Iterable[CurvePoint]]
 ) -> Iterator[Figure]:
-    """ε over the steps of a run and over its noise, as far as the run is known.
+    """Yield ε over the steps of a run and over its noise, as far as the run is known.
 
-    curves: those that a document has, which are drawn as they are. Others are drawn from the plan,
-    by the Rényi accountant where it is sound, because it answers at once: every point is a true ε
-    of its run, and the ε that is stated is at most that of the curve.
+    curves: those in a document, which are drawn unchanged. Others are computed from the plan, by
+    the Rényi accountant if it is sound, because it is quick: every point is a true ε of its run,
+    and the stated ε is at most that of the curve.
     """
     if run is None:
         return
@@ -388,10 +387,10 @@ def _curve(
     run: Account | ClaimedRun,
     places: tuple[float, float],
 ) -> Figure:
-    """A curve with the run on it.
+    """Return a curve with the run on it.
 
-    names: the key and the title of the figure, and what its axis shows. places: where the run
-    stands on the axis, and where that begins.
+    names: the key and the title of the figure, and what its axis shows. places: where the run is
+    on the axis, and where the axis begins.
     """
     where, low = places
     key, title, axis = names

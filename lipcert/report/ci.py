@@ -1,19 +1,19 @@
-"""CI: what continuous integration shows of a result, whichever verb it comes from, and how it is
-written: GitHub annotations, JUnit XML and SARIF 2.1.0.
+"""CI: what continuous integration shows of a result, as GitHub annotations, JUnit XML and SARIF.
 
-The report of a verb makes these records. A result that does not hold has at least one finding of
-level error; what is not known is an error, never a pass; strings are verbatim, and the writers make
-them inert: none has a meaning to the system that reads it. Gates are shown alike by every verb: a
-finding of each that does not hold, and a statement of each.
+Each verb has a report that makes these records. A result that does not hold has at least one
+finding of level error; what is unknown is an error, never a pass. Strings are verbatim; the writers
+make them inert, so that none has a meaning to the system that reads it. Gates are shown in the same
+way by every verb: a finding for each that does not hold, and a statement for each.
 
 - GitHub: at most ten commands `::error file=…,title=…::…`, the worst findings, and plain lines. No
   string begins a command or ends one: characters with a meaning in commands are escaped.
 - JUnit: one `testsuite`, with a `testcase` for the verdict, which passes if the result holds, and
   one for each finding: an error is a failure, anything else is skipped and says why. The document
-  is well-formed XML 1.0 whatever names hold.
-- SARIF: one JSON object with one run, ASCII only, no line that a CI log reads as a command. Every
-  result has a location (the file, and the group or node within it) and a fingerprint that depends
-  on what is wrong and where, not on numbers, so that a finding is the same one in the next run.
+  is well-formed XML 1.0 for all names.
+- SARIF 2.1.0: one JSON object with one run, ASCII only, no line that a CI log reads as a command.
+  Every result has a location (the file, and the group or node within it) and a fingerprint that
+  depends on what is wrong and where, not on numbers, so that a finding stays the same in the next
+  run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _REMEDY: Final = "`lipcert suggest MODEL` lists what makes it smaller"
 class Finding:
     """Something that a reader must know. kind, place: what it is about ("group", "conv1").
 
-    quantity: a word that tells findings of one code at one place apart, and never changes.
+    quantity: a word that distinguishes findings of one code at one place, and never changes.
     """
 
     code: str
@@ -60,7 +60,7 @@ class Finding:
 
     @classmethod
     def of(cls, diagnostic: Diagnostic) -> Finding:
-        """A diagnostic, which is about a node, a parameter or the whole model."""
+        """Return a diagnostic as a finding about a node, a parameter or the whole model."""
         kind = "parameter" if diagnostic.code in _OF_PARAMETERS else "node"
         kind = kind if diagnostic.node else "model"
         return cls(
@@ -84,7 +84,7 @@ _TONES: Final = {
 class CiReport:
     """A result. verb: as on the command line. file: the path of what it is about.
 
-    headline: the answer in one sentence. findings: worst first. seconds: what it took, where known.
+    headline: the answer in one sentence. findings: worst first. seconds: the time, if known.
     """
 
     verb: str
@@ -97,12 +97,12 @@ class CiReport:
 
 
 def by_level(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Errors first, in their order otherwise."""
+    """Sort errors first, and keep the order otherwise."""
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level)))
 
 
 def gate_sentence(result: GateResult) -> str:
-    """What was found beside the limit."""
+    """Return what was found, compared with the limit."""
     subject, limit = result.subject, f"--{result.gate} {result.limit:.12g}"
     match result.outcome:
         case GateOutcome.HOLDS:
@@ -113,7 +113,7 @@ def gate_sentence(result: GateResult) -> str:
 
 
 def _number(result: GateResult) -> str:
-    """In full where rounding up would show what holds as over its limit."""
+    """Return the number, with all digits if rounding up would put it over its limit."""
     if result.found is None:
         raise ValueError("an unknown number has no text")
     if math.isinf(result.found):
@@ -124,7 +124,7 @@ def _number(result: GateResult) -> str:
 
 
 def gate_findings(results: Iterable[GateResult]) -> Iterator[Finding]:
-    """An error for each gate that does not hold."""
+    """Yield an error for each gate that does not hold."""
     for result in results:
         code = _CODES.get(result.outcome)
         if code is not None:
@@ -134,7 +134,7 @@ def gate_findings(results: Iterable[GateResult]) -> Iterator[Finding]:
 
 
 def gate_statements(results: Iterable[GateResult]) -> Statements:
-    """What people read of gates."""
+    """Return the gates as statements for readers."""
     return Statements(
         tuple(
             Statement(item.gate, gate_sentence(item), item.outcome.value, _TONES[item.outcome])
@@ -158,13 +158,13 @@ _BASE: Final = "%SRCROOT%"
 
 
 def ci_text(report: CiReport, name: str) -> str:
-    """What CI systems show, in the format of that name: "sarif", "junit" or "github"."""
+    """Return the report in the format of that name: "sarif", "junit" or "github"."""
     writers = {"sarif": sarif, "junit": junit_xml, "github": github_annotations}
     return writers[name](report)
 
 
 def github_annotations(report: CiReport) -> str:
-    """The annotations, worst first, then the answer as a line of text."""
+    """Return the annotations, worst first, then the answer as a line of text."""
     lines = [_annotation(report.file, finding) for finding in report.findings[:_MOST]]
     if not lines:
         lines = [_command("notice", report.file, f"lipcert {report.verb}", report.headline)]
@@ -196,7 +196,7 @@ def _property(text: str) -> str:
 
 
 def junit_xml(report: CiReport) -> str:
-    """The whole document, in ASCII."""
+    """Return the JUnit document, in ASCII."""
     name = f"lipcert {report.verb}"
     failed = sum(finding.level is Level.ERROR for finding in report.findings)
     counts = {
@@ -239,7 +239,7 @@ def _time(report: CiReport) -> dict[str, str]:
 
 
 def sarif(report: CiReport) -> str:
-    """The findings of a report as a SARIF document."""
+    """Return the findings of a report as a SARIF document."""
     shown = report.findings[:_MOST_RESULTS]
     codes = sorted({finding.code for finding in shown})
     return dump(
@@ -266,7 +266,7 @@ def sarif(report: CiReport) -> str:
 
 
 def _category(report: CiReport) -> str:
-    """What a later run replaces: the results of this verb about this file."""
+    """Return the category that a later run replaces: results of this verb about this file."""
     return f"lipcert/{report.verb}/{_artifact(report.file)['uri']}/"
 
 
@@ -284,7 +284,7 @@ def _rule(code: str) -> JsonObject:
 
 
 def _invocation(report: CiReport) -> JsonObject:
-    """That the tool ran, its answer, and what did not fit."""
+    """Return that the tool ran, its answer, and how many findings were left out."""
     notes = [report.headline]
     if len(report.findings) > _MOST_RESULTS:
         notes.append(f"{len(report.findings) - _MOST_RESULTS} further findings are left out")
@@ -336,7 +336,7 @@ def _fingerprint(report: CiReport, finding: Finding) -> str:
 
 
 def _artifact(file: str) -> Mapping[str, object]:
-    """A relative path as the repository knows it, an absolute one as a `file:` URI."""
+    """Return a relative path as the repository has it, an absolute one as a `file:` URI."""
     path = PurePath(file)
     name = posixpath.normpath(path.as_posix()).encode("utf-8", "surrogatepass")
     if path.is_absolute():

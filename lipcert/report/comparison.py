@@ -1,9 +1,9 @@
-"""Comparison: what became of bounds, privacy and assumptions from one document to another.
+"""Comparison: how bounds, privacy and assumptions differ between two documents.
 
 A certificate or an analysis is read as a statement: its numbers, and its assumptions in its own
-words, which the other kind does not share. Every number and every assumption is compared; a bound
+words, which the other kind does not share. Every number and every assumption is compared. A bound
 that one side lacks counts as infinite there, and nothing is rounded before it is compared.
-Displayed bounds are rounded up; where that hides a change, they are shown in full.
+Displayed bounds are rounded up; if that would hide a change, they are shown with all digits.
 """
 
 import math
@@ -50,14 +50,14 @@ _NUMBER_COLUMNS: Final = (
 
 
 Place: TypeAlias = tuple[str, str, str]
-"""where a number stands: "network", "privacy", "group" or "parameter", a name, and what it is"""
+"""The place of a number: "network", "privacy", "group" or "parameter", a name, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """An assumption. checked: somebody established it, so that it assumes nothing.
+    """An assumption. checked: it was established, so that it assumes nothing.
 
-    slack: numbers that assume less the larger all of them are; None where there is no such order.
+    slack: numbers; the larger all of them are, the less is assumed; None without such an order.
     """
 
     text: str
@@ -69,7 +69,7 @@ class Assumed:
 class Statement:
     """What a document states. kind: "certificate" or "analysis".
 
-    structure: the digest of what the model computes, where the document has it.
+    structure: the digest of what the model computes, if the document has it.
     """
 
     path: str
@@ -81,9 +81,10 @@ class Statement:
 
 
 def read_statement(path: str, document: Mapping[str, object], data: bytes) -> Statement:
-    """What a certificate, of which these are the bytes, or the document of an analysis states.
+    """Read what a certificate with these bytes, or the document of an analysis, states.
 
-    NoVerdictError where it is neither, or not a complete one.
+    Raises:
+        NoVerdictError: if it is neither, or incomplete.
     """
     if document.get("schema") not in (CERTIFICATE, ANALYSIS):
         raise NoVerdictError(f"{path}: neither a certificate nor an analysis in JSON")
@@ -119,7 +120,7 @@ def _certified(path: str, certificate: Certificate) -> Statement:
 
 
 def _analysed(path: str, analysis: Analysis, members: Any) -> Statement:
-    """members: its assumptions as the document has them."""
+    """Read an analysis. members: its assumptions as the document has them."""
     facts, run = analysis.assumptions, analysis.privacy
     assumptions = {
         name: Assumed(_words(value)) for name, value in members.items() if name not in _NOT_ASSUMED
@@ -146,7 +147,7 @@ def _numbers(
     multiplier: float | None,
     privacy: PrivacyClaim | Account | None,
 ) -> Mapping[Place, Number | None]:
-    """Every number that is compared; ValueError for one that bounds nothing."""
+    """Return every number that is compared; ValueError for one that bounds nothing."""
     numbers: dict[Place, Number | None] = {
         ("network", "", name): getattr(found.network, name)
         for name in ("lipschitz", "grad_norm", "sensitivity")
@@ -174,7 +175,7 @@ def _slack(norm: float | None, box: tuple[float, float] | None) -> tuple[float, 
 
 
 def _words(value: Any) -> str:
-    """A value of JSON on one line."""
+    """Return a value of JSON on one line."""
     match value:
         case dict():
             return ", ".join(f"{name} = {_words(value[name])}" for name in sorted(value))
@@ -187,11 +188,11 @@ def _words(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A number that is not the same on both sides; None: no bound there.
+    """A number that differs between the sides; None: no bound there.
 
     change: what happened to it. regression: whether less is stated: a larger bound, a smaller noise
-    multiplier, or none at all. More noise in a group is not a regression by itself, but what asked
-    for it is one.
+    multiplier, or none at all. More noise in a group is not a regression by itself, but its cause
+    is one.
     """
 
     section: str
@@ -205,9 +206,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AssumptionChange:
-    """An assumption that is not the same on both sides; None: not assumed there.
+    """An assumption that differs between the sides; None: not assumed there.
 
-    regression: whether more may be assumed than before; where no order is known, it may be.
+    regression: whether more may be assumed than before, which is possible if no order is known.
     """
 
     id: str
@@ -237,7 +238,7 @@ class Comparison:
 
 
 def compared(old: Statement, new: Statement, tolerance: float = 0.0) -> Comparison:
-    """Everything that differs between two statements; UsageError where one is of another kind."""
+    """Return everything that differs between two statements; UsageError for different kinds."""
     if old.kind != new.kind:
         raise UsageError(
             f"compare: {old.path} is of the kind {old.kind!r}, {new.path} of {new.kind!r}; "
@@ -296,12 +297,12 @@ def _assumes_more(old: Assumed | None, new: Assumed | None) -> bool:
 
 
 def comparison_json(comparison: Comparison) -> str:
-    """The document `lipcert.comparison/1` of a comparison."""
+    """Return the document `lipcert.comparison/1` of a comparison."""
     return dump({"schema": "lipcert.comparison/1", **DOCUMENT.write(comparison)})
 
 
 def comparison_document(comparison: Comparison) -> doc.Document:
-    """What people read of a comparison."""
+    """Return a comparison as a document."""
     old, new = comparison.old, comparison.new
     tone = doc.Tone.BAD if comparison.regression else doc.Tone.GOOD
     assumed = [row for item in comparison.assumptions for row in _changed(item)]
@@ -321,7 +322,7 @@ def comparison_document(comparison: Comparison) -> doc.Document:
 
 
 def _answer(comparison: Comparison) -> str:
-    """The first line."""
+    """Return the first line."""
     kinds = ("grew", "shrank", "disappeared", "appeared")
     counts = [(kind, comparison.counts[kind]) for kind in kinds]
     first, *rest = [(kind, count) for kind, count in counts if count or kind in {"grew", "shrank"}]
@@ -348,7 +349,7 @@ def _row(change: Change) -> tuple[str, ...]:
 
 
 def _changed(item: AssumptionChange) -> Iterator[doc.Statement]:
-    """What was assumed, and what is."""
+    """Yield what was assumed, and what is assumed now."""
     topic, status = item.id, f"{item.change} (worse)" if item.regression else item.change
     for name, found in (("old", item.old), ("new", item.new)):
         if found is not None:

@@ -1,9 +1,9 @@
-"""Document: what a report says, whatever it is written in.
+"""Document: the content of a report, for every format.
 
-The report of a verb makes these plain records, which `text`, `markdown` and `html` write. Strings
-are those of models, traces and users: the writers make them safe. A cell that is a number is an
-upper bound, and a writer never shows it smaller than it is. What is found of many nodes with one
-remedy is one `Line` with a count: for people only; JSON and the formats of CI list every finding.
+Each verb has a report that makes these plain records, which `text`, `markdown` and `html` write.
+Strings come from models, traces and users: the writers make them safe. A cell that is a number is
+an upper bound, and a writer never shows it smaller than it is. A finding about many nodes with one
+remedy is one `Line` with a count: for readers only; JSON and the formats of CI list every finding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SILENT: Final = frozenset({"–", "0", ""})
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a reader sees of a finding. label: its level and code. where: "" for the model."""
+    """A finding as a reader sees it. label: its level and code. where: "" for the model."""
 
     label: tuple[str, ...]
     where: str
@@ -41,7 +41,7 @@ class Line:
 
 
 def diagnostics_told(diagnostics: Iterable[Diagnostic]) -> tuple[Line, ...]:
-    """Diagnostics, errors first; their labels are (level, code)."""
+    """Return diagnostics as lines, errors first; their labels are (level, code)."""
     ordered = sorted(diagnostics, key=lambda found: _ORDER.index(found.level))
     return told_once(
         Line((found.level.value, found.code), found.node, found.message, found.remedy)
@@ -50,7 +50,7 @@ def diagnostics_told(diagnostics: Iterable[Diagnostic]) -> tuple[Line, ...]:
 
 
 def refusals_told(refusals: Iterable[Refusal]) -> tuple[Line, ...]:
-    """Reasons why a model is refused; their labels are (code,)."""
+    """Return the reasons why a model is refused as lines; their labels are (code,)."""
     return told_once(
         Line((refusal.code,), _place(refusal), refusal.reason, refusal.remedy)
         for refusal in refusals
@@ -58,9 +58,9 @@ def refusals_told(refusals: Iterable[Refusal]) -> tuple[Line, ...]:
 
 
 def told_once(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """Lines of one label and remedy as one, which names some places and says how many there are.
+    """Join lines with one label and remedy into one, which names some places and counts them.
 
-    Findings about nothing in particular, or without a remedy, are joined where they are the same.
+    Findings without a place or a remedy are joined only if they are equal.
     """
     alike: dict[tuple[object, ...], list[Line]] = {}
     for line in lines:
@@ -92,19 +92,19 @@ def _places(names: list[str]) -> str:
 
 
 class Tone(Enum):
-    """How something is to be taken; the value is its class in the style sheet."""
+    """How something is meant; the value is its class in the style sheet."""
 
     GOOD = "good"
     BAD = "bad"
     OPEN = "open"
     PLAIN = "plain"
     SUBJECT = "subject"
-    """the name of what the report is about"""
+    """The name of what the report is about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A sentence that answers what was asked."""
+    """A sentence that answers the question."""
 
     text: str
     tone: Tone
@@ -112,7 +112,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A topic with its sentence. status: a word with its tone, where somebody looked at it."""
+    """A topic with its sentence. status: a word with its tone, if it was checked."""
 
     topic: str
     text: str
@@ -129,12 +129,12 @@ class Statements:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[str, str]], tone: Tone = Tone.PLAIN) -> Statements:
-        """Pairs of a topic and a sentence."""
+        """Return pairs of a topic and a sentence as statements."""
         return cls(tuple(Statement(*row) for row in rows), tone)
 
     @property
     def has_status(self) -> bool:
-        """Whether anybody looked at any of them."""
+        """Whether any of them has a status."""
         return any(row.status for row in self.rows)
 
 
@@ -146,7 +146,7 @@ class Listing:
     hidden: int = 0
 
     def first(self, most: int | None) -> Listing:
-        """Without what comes after so many."""
+        """Return the first `most` rows, and count the others as hidden."""
         return Listing(self.rows[:most], len(self.rows) - len(self.rows[:most]))
 
 
@@ -158,21 +158,21 @@ class Findings:
     hidden: int = 0
 
     def first(self, most: int | None) -> Findings:
-        """Without what comes after so many."""
+        """Return the first `most` rows, and count the others as hidden."""
         return Findings(self.rows[:most], len(self.rows) - len(self.rows[:most]))
 
 
 Cell: TypeAlias = str | float | tuple[float | None, ...] | None
-"""words, or bounds (None: no bound)"""
+"""Words, or bounds (None: no bound)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of names (left) or numbers (right).
 
-    In text, which has to fit: a name is shortened to `most`, and further to `least` (0: never);
-    the column with the highest rank leaves first (0: it stays).
-    optional: it is left out where it says nothing.
+    For text of limited width, a name is shortened to `most` characters, and if needed to `least`
+    (0: never). The column with the highest rank is dropped first (0: never).
+    optional: it is left out if it says nothing.
     """
 
     title: str
@@ -194,7 +194,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row of a ranking. share: the length of its bar in [0, 1]; remark: beside the bar."""
+    """One row of a ranking. share: the length of its bar in [0, 1]; remark: next to the bar."""
 
     name: str
     number: str
@@ -206,14 +206,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Numbers to be compared at a glance."""
+    """Numbers to compare at a glance."""
 
     rows: tuple[Bar, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart with its caption, a description for who does not see it, and the numbers it shows.
+    """A chart with its caption, a description for readers who cannot see it, and its numbers.
 
     key: unique on a page. titles: of the columns of numbers; those of names begin with a blank.
     """
@@ -228,7 +228,7 @@ class Figure:
 
     @property
     def table(self) -> Table:
-        """The numbers that the chart shows."""
+        """Return the numbers that the chart shows, as a table."""
         columns = [Column(title.lstrip(), not title.startswith(" ")) for title in self.titles]
         return table(columns, self.rows[:_MOST_NUMBERS], len(self.rows[_MOST_NUMBERS:]))
 
@@ -260,8 +260,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a verb says. answers: the first lines. facts: what it is about. word: the answer in one
-    word, for pages."""
+    """The report of a verb.
+
+    answers: the first lines. facts: what it is about. word: the answer in one word, for pages.
+    """
 
     title: str
     answers: tuple[Answer, ...]
@@ -271,18 +273,18 @@ class Document:
 
     @property
     def tone(self) -> Tone:
-        """That of the first answer which is not the name of the subject."""
+        """The tone of the first answer that is not the name of the subject."""
         tones = (answer.tone for answer in self.answers)
         return next((tone for tone in tones if tone is not Tone.SUBJECT), Tone.PLAIN)
 
     def charted(self, figures: Iterable[Figure]) -> Document:
-        """With figures behind its first section."""
+        """Return the document with figures after its first section."""
         charts = sections_of(("Charts", Charts(tuple(figures))))
         return replace(self, sections=(*self.sections[:1], *charts, *self.sections[1:]))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int = 0) -> Table:
-    """A table without the optional columns that say nothing."""
+    """Return a table without the optional columns that say nothing."""
     kept = [
         index
         for index, column in enumerate(columns)
@@ -296,10 +298,10 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int
 
 
 def csv_text(titles: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:
-    """One table for spreadsheets and scripts, by RFC 4180; integers are written as words.
+    """Return one table for spreadsheets and scripts, by RFC 4180; integers are written as words.
 
-    Numbers are in full precision, and what has no bound or is infinite is an empty field. Names are
-    made safe, and one that a spreadsheet would take for a formula starts with an apostrophe.
+    Numbers have full precision; missing bounds and infinite numbers are empty fields. Names are
+    made safe, and one that a spreadsheet would read as a formula starts with an apostrophe.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -316,7 +318,7 @@ def _field(cell: str | float | None) -> str:
 
 
 def sections_of(*sections: tuple[str, *tuple[Part, ...]]) -> tuple[Section, ...]:
-    """Those of (title, part, …) that say anything, and of each the parts that do."""
+    """Return the sections of (title, part, …) that are not empty, each with its non-empty parts."""
     shown = [
         Section(title, tuple(part for part in parts if part.rows)) for title, *parts in sections
     ]
@@ -324,12 +326,12 @@ def sections_of(*sections: tuple[str, *tuple[Part, ...]]) -> tuple[Section, ...]
 
 
 def explained(code: str) -> Commands:
-    """Where more is said of the first of some findings."""
+    """Return the command that explains the first of some findings."""
     return Commands((("more about the first", f"lipcert explain {code}"),))
 
 
 def cell_text(cell: Cell, digits: int) -> str:
-    """The words of a cell; bounds are rounded up to so many digits."""
+    """Return the words of a cell; bounds are rounded up to this many digits."""
     match cell:
         case str():
             return cell

@@ -1,7 +1,7 @@
 """HTML: documents as one self-contained file, without network access or scripts.
 
-The file contains their data as JSON. Every text of a document is made safe and escaped by the
-environment of the template, not by its author; equal documents give equal bytes.
+The file contains the data of the documents as JSON. The environment of the template, not its
+author, makes every text safe and escapes it; equal documents give equal bytes.
 """
 
 import json
@@ -23,7 +23,7 @@ _DIGITS: Final = 5
 
 
 def page_html(facts: Statements, documents: Sequence[Document], data: JsonObject) -> str:
-    """The whole file. facts: what the documents are about."""
+    """Return the whole file. facts: what the documents are about."""
     text = _template().render(
         facts=facts, documents=documents, data=Markup(_embedded(data)), version=__version__
     )
@@ -31,7 +31,7 @@ def page_html(facts: Statements, documents: Sequence[Document], data: JsonObject
 
 
 def _embedded(data: JsonObject) -> str:
-    """JSON that cannot end the element around it: `<`, `>` and `&` are escapes."""
+    """Return JSON that cannot end the element around it: `<`, `>` and `&` are escaped."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -65,5 +65,5 @@ def _words(cell: Cell) -> str:
 
 
 def _made_safe(value: object) -> object:
-    """Plain strings are made safe; finished markup is the template's and the charts' own."""
+    """Make plain strings safe; finished markup comes from the template and the charts only."""
     return safe(value) if type(value) is str else value

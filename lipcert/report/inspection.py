@@ -1,11 +1,8 @@
-"""Inspection: what `lipcert inspect` understood of a file, as one record, as JSON and for people.
+"""Inspection: what `lipcert inspect` understood of a file, as a record, as JSON and for readers.
 
-A refused model has an empty graph, and `refusals` that say why.
-
-Export advice: what a file lost on its way out of a module, and the line that exports it again.
-
-From the findings of an inspection whose remedy is to export again: what each means, and one line of
-Python.
+A refused model has an empty graph, and `refusals` that say why. `export_advice` says what a file
+lost on its way out of a module: from the findings whose remedy is to export again, it takes what
+each means, and the line of Python that exports again.
 """
 
 import json
@@ -35,7 +32,7 @@ _TORCHSCRIPT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ExportMistake:
-    """code: of the finding; "" where there is none. done: what that means; why: what was found."""
+    """One mistake. code: of the finding, or ""; done: what that means; why: what was found."""
 
     code: str
     done: str
@@ -45,13 +42,13 @@ class ExportMistake:
 
 @dataclass(frozen=True, slots=True)
 class ExportAdvice:
-    """What to do otherwise, and the line of Python that does all of it (`EXPORT`, filled in)."""
+    """What to do differently, and the line of Python that does all of it (`EXPORT`, filled in)."""
 
     mistakes: tuple[ExportMistake, ...]
     again: str
 
     def told(self) -> tuple[Listing, Commands]:
-        """The line, and what no finding says besides."""
+        """Return what no finding says already, and the line."""
         more = tuple(f"{item.done}; {item.why}" for item in self.mistakes if not item.code)
         return Listing(more), Commands((("again, from the module in Python", self.again),))
 
@@ -64,10 +61,10 @@ def export_advice(
     inputs: Sequence[Input] = (),
     signed: bool = True,
 ) -> ExportAdvice | None:
-    """Of a file that torch wrote, or that may be; None where it could not be better.
+    """Return advice for a file that torch wrote, or may have; None if it could not be better.
 
-    inputs: of the file; empty where they are not known. signed: whether the exporter says which
-    tensors are parameters.
+    inputs: of the file; empty if unknown. signed: whether the exporter says which tensors are
+    parameters.
     """
     if not _TORCH.startswith(producer.partition(" ")[0]):
         return None
@@ -90,7 +87,7 @@ def _mistakes(findings: Iterable[Diagnostic | Refusal]) -> Iterator[ExportMistak
 
 
 def _example(inputs: Sequence[Input]) -> str:
-    """Python of one example of each input, whose first axis is that of the batch."""
+    """Return Python code of one example of each input, with a batch axis of 1."""
     zeros = []
     for item in inputs:
         sizes = (item.dims or ())[1:]
@@ -140,7 +137,7 @@ class InspectedNode:
 
 @dataclass(frozen=True, slots=True)
 class InspectedParameter:
-    """One tensor and the nodes that use it; folded: computed from what is trained."""
+    """One tensor and the nodes that use it; folded: computed from trained tensors."""
 
     name: str
     shape: Shape
@@ -185,14 +182,14 @@ class Inspection:
 
 
 def inspection_json(inspection: Inspection) -> str:
-    """The document `lipcert.inspection/1` of an inspection."""
+    """Return the document `lipcert.inspection/1` of an inspection."""
     return dump({"schema": "lipcert.inspection/1", **DOCUMENT.write(inspection)})
 
 
 def refused_inspection(
     path: str, error: UnsupportedModelError, outline: Outline | None = None
 ) -> Inspection:
-    """The inspection of a model that is refused: every reason, and what the file states."""
+    """Return the inspection of a refused model: every reason, and what the file states."""
     if outline is None:
         return Inspection(path, refusals=error.refusals, export=export_advice(path, error.refusals))
     return Inspection(
@@ -207,7 +204,7 @@ def refused_inspection(
 
 
 def inspection_of(model: ImportedModel) -> Inspection:
-    """The inspection of a model that was imported."""
+    """Return the inspection of a model that was imported."""
     graph = model.graph
     parameters = _parameters(graph)
     return Inspection(
@@ -270,7 +267,7 @@ def _named(node: Node) -> dict[str, str]:
 
 
 def inspection_document(inspection: Inspection) -> doc.Document:
-    """What people read of an inspection."""
+    """Return an inspection as a document."""
     answers = [doc.Answer(inspection.path, doc.Tone.SUBJECT)]
     export = ("Export", *(() if inspection.export is None else inspection.export.told()))
     diagnostics = ("Diagnostics", doc.Findings(diagnostics_told(inspection.diagnostics)))
@@ -308,7 +305,7 @@ def _origin(inspection: Inspection) -> Iterator[tuple[str, str]]:
 
 
 def _stated(inspection: Inspection, outline: Outline) -> Iterator[tuple[str, str]]:
-    """What a refused file states."""
+    """Yield what a refused file states."""
     yield from _origin(inspection)
     yield from (("input", text) for text in outline.inputs)
     yield from (("output", name) for name in outline.outputs)
@@ -317,7 +314,7 @@ def _stated(inspection: Inspection, outline: Outline) -> Iterator[tuple[str, str
 
 
 def _summary(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    """What was understood of the whole."""
+    """Yield what was understood of the whole file."""
     yield from _origin(inspection)
     for topic, values in (("input", inspection.inputs), ("output", inspection.outputs)):
         yield from ((topic, f"{x.name} {shape_text(x.shape)} per example") for x in values)

@@ -1,8 +1,8 @@
 """JSON reports, version 1: other tools read these names; they are extended, never renamed.
 
 A record is one JSON object with exact names and floats in full precision; "no bound" is null, and
-NaN or infinity cannot occur. The text holds nothing but ASCII, and no character sequence that a CI
-log would read as a command.
+NaN or infinity cannot occur. The text is ASCII, without character sequences that a CI log would
+read as a command.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ JsonObject = Mapping[str, object]
 
 
 class FieldError(ValueError):
-    """A member of a document that is missing or of another type: which, and what was expected."""
+    """A member of a document is missing or of another type; the message says what was expected."""
 
 
 def _word_or_number(value: Any) -> str | float:
-    """True and false are numbers in Python."""
+    """Read a word or a number; true and false are numbers in Python."""
     found: str | float = value if type(value) in {str, bool} else DECIMAL.read(value)
     return found
 
@@ -47,7 +47,7 @@ MEMBERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Assumptions.frozen": member(optional=True),
     "Assumptions.fixed": member(optional=True),
 }
-"""members that are not named as their fields, or that older versions did not write"""
+"""Members that are not named like their fields, or that older versions did not write."""
 DOCUMENT: Final = Codec(
     FieldError,
     {float: DECIMAL, str | float: Form(lambda value: value, _word_or_number)},
@@ -57,18 +57,18 @@ DOCUMENT: Final = Codec(
     largest=1 << 63,
     longest=1 << 24,
 )
-"""documents for other tools: no bound is null, and members of later versions are passed over"""
+"""Documents for other tools: no bound is null, and members of later versions are ignored."""
 _CODE: Final = re.compile(r"\[(LC\d{3})\]")
 
 
 def dump(document: JsonObject) -> str:
-    """Canonical text of a document, ending in a newline."""
+    """Return the canonical text of a document, ending in a newline."""
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False)
     return text.replace("##", "#\\u0023").replace("\x7f", "\\u007f") + "\n"
 
 
 def error_json(exit_code: int, message: str, refusals: Sequence[Refusal] = ()) -> str:
-    """`lipcert.error/1`: printed instead of a result; `code` is "" for errors without a page."""
+    """Return `lipcert.error/1`, printed instead of a result; `code` is "" without a page."""
     return dump(
         {
             "schema": "lipcert.error/1",
@@ -81,11 +81,11 @@ def error_json(exit_code: int, message: str, refusals: Sequence[Refusal] = ()) -
 
 
 def _code(message: str) -> str:
-    """The diagnostic code in front of a message."""
+    """Return the diagnostic code in front of a message."""
     found = _CODE.match(message)
     return found.group(1) if found else ""
 
 
 def written(records: Sequence[Diagnostic | Refusal]) -> list[JsonObject]:
-    """Every finding with its remedy."""
+    """Return every finding with its remedy."""
     return [DOCUMENT.write(record) for record in records]

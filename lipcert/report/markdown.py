@@ -1,8 +1,8 @@
 """Markdown: a document as GitHub-flavoured Markdown, for pull requests and step summaries.
 
-Every string of a model, a trace or a user is inert: made safe, and each character with a meaning in
-Markdown or HTML escaped. The text is below one mebibyte, and says where it was cut. Figures are
-left out.
+Every string of a model, a trace or a user is inert: it is made safe, and each character with a
+meaning in Markdown or HTML is escaped. The text is below one mebibyte, and says if it was cut.
+Figures are left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from lipcert.report import document as doc
 from lipcert.text.safe import safe, shortened
 
 LARGEST: Final = 1024 * 1024 - 1
-"""bytes in UTF-8; GitHub refuses a step summary of 1 MiB"""
+"""Most bytes in UTF-8; GitHub refuses a step summary of 1 MiB."""
 
 _SPECIAL: Final = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#!&@$:"})
 _LONGEST: Final = 1000
@@ -21,7 +21,7 @@ _CUT: Final = "\n\nThe rest was cut: it does not fit into a step summary.\n"
 
 
 def markdown(*documents: doc.Document) -> str:
-    """The text of documents, one after another."""
+    """Return the text of documents, one after another."""
     blocks: list[str] = []
     for document in documents:
         blocks.append(f"# {escaped(document.title)}")
@@ -34,7 +34,7 @@ def markdown(*documents: doc.Document) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text that means itself, whatever it holds."""
+    """Return a text in which no character has a special meaning."""
     return shortened(text, _LONGEST).translate(_SPECIAL)
 
 
@@ -83,7 +83,7 @@ def _rest(hidden: int) -> Iterator[str]:
 
 
 def _cut(text: str) -> str:
-    """At the end of a line, with a note."""
+    """Cut at the end of a line, with a note."""
     data = text.encode("utf-8")
     if len(data) <= LARGEST:
         return text

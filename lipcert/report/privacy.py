@@ -1,7 +1,7 @@
-"""The account of a run: as the object `privacy` of documents, in words, and as CSV.
+"""Privacy: the account of a run, as the object `privacy` of documents, in words, and as CSV.
 
-An ε is rounded up for people and in full
-precision for programs, for whom null or an empty field stands for "no finite ε".
+An ε is rounded up for readers and has full precision for programs, for which null or an empty field
+stands for "no finite ε".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _LARGE: Final = " This δ is not below 1/N: choose a smaller one."
 
 
 def privacy_promise(run: Account) -> str:
-    """The answer in one sentence."""
+    """Return the answer in one sentence."""
     if run.epsilon is None:
         return "No finite ε: the findings say why."
     what = "The run is" if run.trials == 1 else f"{run.trials} such runs together are"
@@ -37,7 +37,7 @@ def privacy_promise(run: Account) -> str:
 
 
 def comparison_rows(run: Account) -> Iterator[tuple[str, str]]:
-    """ε by other means, the claim included."""
+    """Yield ε by other means, including the claim."""
     for accountant, epsilon in run.estimates.items():
         if accountant != run.accountant and epsilon is not None:
             yield f"ε by {ACCOUNTANTS.get(accountant, accountant)}", at_most(epsilon)
@@ -83,7 +83,7 @@ def _selection_rows(run: Account, selection: Selection) -> Iterator[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class PrivacyReport:
-    """What a run costs, which of its numbers was asked for, and curves by what varies."""
+    """What a run costs, which of its numbers was computed, and curves by what varies."""
 
     solved_for: str
     privacy: Account
@@ -92,7 +92,7 @@ class PrivacyReport:
 
 
 def privacy_document(report: PrivacyReport) -> doc.Document:
-    """The answer, what it rests on, comparisons, curves, findings."""
+    """Return the answer, what it rests on, comparisons, curves, findings."""
     run = report.privacy
     tone = doc.Tone.BAD if run.epsilon is None else doc.Tone.GOOD
     answers = [doc.Answer(privacy_promise(run), tone)]
@@ -138,12 +138,12 @@ def _curve(name: str, points: Sequence[CurvePoint]) -> doc.Ranking:
 
 
 def privacy_json(report: PrivacyReport) -> str:
-    """The document `lipcert.privacy/1` of a run."""
+    """Return the document `lipcert.privacy/1` of a run."""
     return dump({"schema": "lipcert.privacy/1", **DOCUMENT.write(report)})
 
 
 def privacy_csv(report: PrivacyReport) -> str:
-    """The answer as the first row, then the points of the curves."""
+    """Return the answer as the first row, then the points of the curves."""
     run = report.privacy
     rows: list[tuple[str, CurvePoint | Account]] = [("answer", run)]
     rows += [(name, point) for name, points in report.curves.items() for point in points]

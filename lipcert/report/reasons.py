@@ -1,4 +1,4 @@
-"""Why a bound is so large: the lines behind it, for people and tools."""
+"""Reasons: why a bound is so large, as the lines behind it, for readers and tools."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -35,7 +35,7 @@ _Row = tuple[float | str, str, str, str]
 
 
 def bound_document(report: BoundReport, most: int | None) -> Document:
-    """What `lipcert explain MODEL --bound NAME` says to people; tables of at most so many rows."""
+    """Return the page of `lipcert explain MODEL --bound NAME`; tables have at most `most` rows."""
     answers = [Answer(report.model, Tone.SUBJECT)]
     sections: list[Section] = []
     for number, root in enumerate(report.reasons[: report.roots]):
@@ -59,7 +59,7 @@ def _subject(reason: ReasonReport) -> str:
 
 
 def _rows(report: BoundReport, root: int) -> Iterator[_Row]:
-    """A bound, and below it what it follows from, the largest first; each once."""
+    """Yield a bound, and below it what it follows from, the largest first; each once."""
     seen: set[int] = set()
     waiting = [(root, 0)]
     while waiting:
@@ -77,5 +77,5 @@ def _rows(report: BoundReport, root: int) -> Iterator[_Row]:
 
 
 def bound_json(report: BoundReport) -> str:
-    """The document `lipcert.bound/1`: reasons that name each other by number, the roots first."""
+    """Return `lipcert.bound/1`: reasons that refer to each other by index, the roots first."""
     return dump({"schema": SCHEMA, **DOCUMENT.write(report)})

@@ -1,9 +1,9 @@
-"""The report of a model: the documents of several verbs, read back and shown in turn.
+"""Sources: one report of a model from the documents of several verbs, shown in turn.
 
-`read_source` reads one document as the record that its verb writes it from, a certificate as
-strictly as the checker reads it; `joined` refuses what does not belong together: documents of
-different models, two of one kind, or a check whose certificate is not among them, since a report
-has one subject. Each document then is what its verb says, with charts.
+`read_source` reads one document as the record from which its verb writes it, a certificate as
+strictly as the checker does. `joined` refuses what does not belong together, since a report has one
+subject: documents of different models, two of one kind, or a check without its certificate. Each
+document is then shown as its verb does, with charts.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ PRIVACY: Final = "lipcert.privacy/1"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A document: its path ("": it is in no file), its kind, the object in it, and what that was
-    read as."""
+    """A document: its path ("": it is not in a file), its kind, its object, and the record that was
+    read from that."""
 
     path: str
     schema: str
@@ -59,7 +59,7 @@ class Source:
 
 
 def read_source(path: str, document: Mapping[str, object], data: bytes = b"") -> Source:
-    """A document in a file. data: its bytes, of which a certificate is read."""
+    """Read a document in a file. data: its bytes, from which a certificate is read."""
     schema = document.get("schema")
     if not isinstance(schema, str):
         raise NoVerdictError(f"{path}: not a document of LipCert (it has no schema)")
@@ -87,7 +87,7 @@ def read_source(path: str, document: Mapping[str, object], data: bytes = b"") ->
 
 
 def read_analysis(document: Mapping[str, object]) -> Analysis:
-    """The analysis in a document; `FieldError` where it is not a complete one."""
+    """Return the analysis in a document; `FieldError` if it is incomplete."""
     found = DOCUMENT.read(Analysis, document, "analysis")
     loss = {name: said for name, said in found.assumptions.loss.items() if name != "reduction"}
     return replace(found, assumptions=replace(found.assumptions, loss=loss))
@@ -95,9 +95,11 @@ def read_analysis(document: Mapping[str, object]) -> Analysis:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a report is made of. command: that writes it. show: what its verb says, in tables of at
-    most so many rows, beside the others of a study. model: the digest of the model that it names,
-    "" where it names none."""
+    """A kind of document that a report may contain.
+
+    command: the one that writes it. show: makes a document of it, with at most so many rows per
+    table. model: returns the digest of its model, "" if it names none.
+    """
 
     command: str
     read: Callable[[Mapping[str, object], bytes], Any]
@@ -149,23 +151,23 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
         ),
     }
 )
-"""by schema, in the order of a report"""
+"""Kinds by schema, in the order of a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What several documents say of one model. by_kind: in the order of a report."""
+    """Several documents about one model. by_kind: in the order of a report."""
 
     sources: tuple[Source, ...]
     by_kind: Mapping[str, Source]
 
     def record(self, schema: str) -> Any:
-        """What the document of this kind was read as; None where there is none."""
+        """Return the record of the document of this kind; None if there is none."""
         return self.by_kind[schema].record if schema in self.by_kind else None
 
     @property
     def model_path(self) -> str:
-        """Of the model, where a document names it."""
+        """The path of the model, if a document names it."""
         analysis = self.record(ANALYSIS)
         if analysis is not None:
             return str(analysis.model.path)
@@ -173,7 +175,7 @@ class Study:
 
     @property
     def model_sha256(self) -> str | None:
-        """Of the model; None where no document names one."""
+        """The digest of the model; None if no document names it."""
         return next(filter(None, map(_model, self.by_kind.values())), None)
 
 
@@ -182,7 +184,7 @@ def _model(source: Source) -> str:
 
 
 def joined(sources: Sequence[Source]) -> Study:
-    """What documents of one model say together."""
+    """Join documents about one model."""
     found: dict[str, Source] = {}
     for source in sources:
         if source.schema in found:
@@ -212,7 +214,7 @@ def joined(sources: Sequence[Source]) -> Study:
 
 
 def _require_certificate(study: Study) -> None:
-    """A check names its certificate alone, so that has to be there beside anything else."""
+    """Require the certificate of a check: the check names only that, not its model."""
     check, claimed = study.record(CHECK), study.record(CERTIFICATE)
     if check is None or len(study.by_kind) == 1:
         return
@@ -227,7 +229,7 @@ def _require_certificate(study: Study) -> None:
 
 
 def study_facts(study: Study) -> Statements:
-    """What the documents are about."""
+    """Return what the documents are about."""
     claimed = study.record(CERTIFICATE)
     files = [source.path for source in study.sources if source.path]
     rows = [
@@ -240,9 +242,10 @@ def study_facts(study: Study) -> Statements:
 
 
 def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
-    """What the verbs said, with charts; tables of at most so many rows.
+    """Yield the documents with charts; tables have at most `most` rows.
 
-    NoVerdictError where a record says something that its verb never does.
+    Raises:
+        NoVerdictError: if a record says something that its verb never does.
     """
     for schema, source in study.by_kind.items():
         try:
@@ -255,7 +258,7 @@ def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
 
 
 def study_report(study: Study, name: str) -> str:
-    """The study as "html", "markdown" or "json"."""
+    """Return the study as "html", "markdown" or "json"."""
     if name == "json":
         return dump(study_object(study))
     documents, facts = tuple(study_documents(study)), study_facts(study)
@@ -267,12 +270,12 @@ def study_report(study: Study, name: str) -> str:
 
 
 def page_of(document: str) -> str:
-    """The page of one document alone, which is in no file."""
+    """Return the page of one document that is in no file."""
     return study_report(joined([read_source("", json.loads(document))]), "html")
 
 
 def study_object(study: Study) -> JsonObject:
-    """`lipcert.report/1`: every document as it was."""
+    """Return `lipcert.report/1`: every document unchanged."""
     return {
         "schema": "lipcert.report/1",
         "tool": {"name": "lipcert", "version": __version__},

@@ -1,6 +1,6 @@
-"""Suggestions as a document for people, whose first lines say how things stand and what to do.
+"""Suggestions: `lipcert suggest` as a document for readers, and as JSON for programs.
 
-Every number is that of an analysis. Besides, suggestions as JSON for programs.
+The first lines say how things stand and what to do. Every number is that of an analysis.
 """
 
 import shlex
@@ -25,13 +25,13 @@ from lipcert.suggestions.rehearsal import ACCURACY, rehearsal_told
 from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
-"""rows of changes in text, unless all are asked for"""
+"""Rows of changes in text, unless all are requested."""
 _DIGITS: Final = 4
 _NAMED: Final = 3
 _LINE: Final = 160
-"""characters of a line of code that is shown beside others"""
+"""Most characters of a line of code that is shown with others."""
 _TABLE: Final = 400
-"""of one of the recipe"""
+"""Most characters of a line of code of the recipe."""
 _APART: Final = (
     "These numbers do not show what frozen layers would have learned: less noise over signal may "
     "still be less accuracy. Try it on public data."
@@ -56,7 +56,7 @@ _STEPS: Final = (
 
 
 def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Document:
-    """What people read: how things stand and what to do, then every change by rank."""
+    """Return how things stand and what to do, then every change by rank."""
     answers = [doc.Answer(_headline(found), doc.Tone.SUBJECT)]
     answers += [doc.Answer(f"STOP: {stop}", doc.Tone.BAD) for stop in found.stops]
     recipe = found.recipe
@@ -120,13 +120,13 @@ def _said(outcome: Outcome, found: Suggestions) -> str:
 
 
 def _cost(outcome: Outcome) -> str:
-    """The ratio that a verdict is the class of; not that of clipping itself."""
+    """Return the ratio behind a verdict, except for clipping itself."""
     cost = outcome.relative_cost
     return "" if cost is None or times(cost) == "1" else f" ({times(cost)} times clipping)"
 
 
 def _done(recipe: Recipe) -> str:
-    """What a recipe asks for: few changes by name, of many how many there are."""
+    """Return what a recipe asks for: few changes by name, many as a count."""
     if not recipe.changes:
         return f"nothing, {_mechanism(recipe.mechanism)} as it is"
     changes = [change.change for change in recipe.changes]
@@ -146,7 +146,7 @@ def _mechanism(name: str) -> str:
 
 
 def ratio_of(outcome: Outcome, found: Suggestions) -> str | None:
-    """Noise over the mean gradient in words; of the sum of one example where no batch is stated."""
+    """Return noise over the mean gradient; over a sum of one example without a batch size."""
     if outcome.noise_to_signal is not None:
         said = f"{times(outcome.noise_to_signal)} × {_against(found)} at every step"
         run = outcome.noise_to_signal_of_run
@@ -218,7 +218,7 @@ def _against(found: Suggestions) -> str:
 
 
 def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False) -> doc.Table:
-    """of_run: whether noise over signal of the whole run is shown, for runs that differ."""
+    """Return a table of changes. of_run: show noise over signal of whole runs that differ."""
     rows = [
         (
             str(rank),
@@ -249,7 +249,7 @@ def _under(item: Suggestion) -> str:
 
 
 def _numbered(items: Sequence[Suggestion]) -> Iterator[tuple[str, str]]:
-    """Their lines with their numbers as comments; not those that are too long to be read."""
+    """Yield lines of code with their numbers as comments; long ones are shortened."""
     for rank, item in enumerate(items, 1):
         for line in item.change.how.splitlines():
             code, _, places = line.partition("  # ")
@@ -260,7 +260,7 @@ def _numbered(items: Sequence[Suggestion]) -> Iterator[tuple[str, str]]:
 
 
 def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
-    """Of a recipe, whose mechanism in Python is part of the run."""
+    """Yield the lines of a recipe; its mechanism in Python is part of the run."""
     for change in changes:
         lines = change.how.splitlines()
         if change.topic == TOPIC:
@@ -271,7 +271,7 @@ def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
 
 
 def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
-    """From the recipe to a run: its bounds, then its training."""
+    """Yield the way from the recipe to a run: its bounds, then its training."""
     recipe, model = found.recipe, shlex.quote(found.model)
     if found.model:
         yield (
@@ -288,7 +288,7 @@ def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
 
 
 def training_code(recipe: Recipe) -> str:
-    """The run of a recipe in Python; what no setting says is left to be filled in."""
+    """Return the run of a recipe in Python; what the settings do not say is left to fill in."""
     settings, words = recipe.settings, [recipe.code]
     names = ("delta", "target_epsilon", "noise_multiplier", "epochs", "steps", "dataset_size")
     known = {name: getattr(settings, name) for name in names}
@@ -387,5 +387,5 @@ def _recipe(recipe: Recipe) -> JsonObject:
 
 
 def _settings(changed: Mapping[str, object]) -> JsonObject:
-    """By the keys of settings files; null for one that is not given any more."""
+    """Return settings by the keys of settings files; null if no longer given."""
     return {name.replace("_", "-"): plain(name, value) for name, value in changed.items()}

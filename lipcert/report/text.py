@@ -1,8 +1,8 @@
-"""Text: a document for a person at a terminal.
+"""Text: a document for a reader at a terminal.
 
 Its first lines are the answers. Strings pass through `safe` and are printed as text, never as
-markup; a number is shown in full or not at all, because a bound that lost its last digits would
-read as a smaller one; no line is a command of a CI log.
+markup. A number is shown completely or not at all, because a bound that lost its last digits would
+read as a smaller one. No line is a command of a CI log.
 """
 
 import io
@@ -36,7 +36,7 @@ _LEVELS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def text(document: doc.Document, *, width: int, color: bool) -> str:
-    """The whole document, in so many columns."""
+    """Return the whole document, in this many columns."""
     console = _canvas(width, color)
     for answer in document.answers:
         console.print(Text(safe(answer.text), _STYLES[answer.tone]))
@@ -51,7 +51,7 @@ def text(document: doc.Document, *, width: int, color: bool) -> str:
 
 
 def _canvas(width: int, color: bool) -> Console:
-    """A console that writes into memory and interprets no markup."""
+    """Return a console that writes into memory and interprets no markup."""
     return Console(
         file=io.StringIO(),
         width=max(width, 40),
@@ -66,7 +66,7 @@ def _canvas(width: int, color: bool) -> Console:
 
 
 def _written(console: Console) -> str:
-    """What was written, without trailing blanks."""
+    """Return what was written, without trailing blanks."""
     written = console.file
     if not isinstance(written, io.StringIO):
         raise TypeError("the console does not write into memory")
@@ -109,7 +109,7 @@ def _kinds(ranking: doc.Ranking) -> bool:
 
 
 def _grid(labels: int = 1) -> Grid:
-    """A grid of labels and a text that wraps beside them."""
+    """Return a grid of labels and a text that wraps next to them."""
     grid = Grid.grid(padding=(0, 2))
     for _ in range(labels):
         grid.add_column(no_wrap=True)
@@ -144,7 +144,7 @@ def _rest(console: Console, hidden: int) -> None:
 
 
 def _print_table(console: Console, table: doc.Table) -> None:
-    """What fits, and one line about the columns that do not."""
+    """Print what fits, and one line about the columns that do not."""
     rows = [
         [shortened(doc.cell_text(cell, _DIGITS), _most(column)) for cell, column in pairs]
         for pairs in (zip(row, table.columns, strict=True) for row in table.rows)
@@ -173,7 +173,7 @@ def _most(column: doc.Column) -> int:
 def _fitted(
     columns: Sequence[doc.Column], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[list[int], list[int]]:
-    """The columns to show and their widths: names give way before numbers."""
+    """Return the columns to show and their widths: names are shortened before numbers go."""
     natural = [
         max([len(column.title), *(len(row[i]) for row in rows)]) for i, column in enumerate(columns)
     ]

@@ -1,11 +1,8 @@
-"""Traces for people and tools: what one holds, whether it is intact, and what a redacted one keeps.
+"""Traces: what one holds, whether it is intact, and what a redacted one keeps.
 
-Each is a `Document` whose first lines are the answer, or JSON.
-
-Summary: what a trace holds, counted, for people and tools that decide whether it suffices.
-
-TraceError names the first broken line. Tensors are counted and not read: that they are intact is
-for `reading.verify` to say.
+Each is a `Document` whose first lines are the answer, or JSON. `summary_of` counts what a trace
+holds, to decide whether it suffices. TraceError names the first broken line. Tensors are counted
+and not read: `reading.verify` checks that they are intact.
 """
 
 import math
@@ -29,9 +26,9 @@ class TraceSummary:
     """Counts over all ranks; examples: of all batches whose size is known.
 
     steps: by rank. times: the first and the last. samplers: batches by how they were drawn (""
-    where it was not recorded). noise: smallest and largest standard deviation by group. generators:
-    steps by the state from which their noise is drawn. sizes: bytes of each blob that a line names.
-    closed_ranks: that ended on purpose.
+    if not recorded). noise: smallest and largest standard deviation by group. generators: steps by
+    the state from which their noise is drawn. sizes: bytes of each blob that a line names.
+    closed_ranks: those that ended on purpose.
     """
 
     manifest: Manifest
@@ -55,22 +52,22 @@ class TraceSummary:
 
     @property
     def batches(self) -> int:
-        """How many batches all steps have."""
+        """The number of batches of all steps."""
         return self.samplers.total()
 
     @property
     def blobs(self) -> int:
-        """How many files of tensors are named."""
+        """The number of tensor files that are named."""
         return len(self.sizes)
 
     @property
     def blob_bytes(self) -> int:
-        """The size of all files of tensors."""
+        """The size of all tensor files."""
         return sum(self.sizes.values())
 
     @property
     def steps_with_reused_noise(self) -> int:
-        """Steps whose noise is drawn from a state from which that of another step was drawn."""
+        """Steps whose noise is drawn from the same generator state as that of another step."""
         return sum(uses for uses in self.generators.values() if uses > 1)
 
     def take(self, event: Event, rank: int, trace: Trace) -> None:
@@ -110,7 +107,7 @@ class TraceSummary:
 
 
 def summary_of(trace: Trace) -> TraceSummary:
-    """Read all lines of a trace."""
+    """Read all lines of a trace, and count them."""
     found = TraceSummary(trace.manifest, [0] * len(trace.ranks))
     for rank in trace.ranks:
         end = trace.beginning(rank)
@@ -130,14 +127,14 @@ _COUNTS: Final = (
     "batches_with_index", "steps_with_weights", "steps_with_detail", "steps_with_examples",
     "steps_with_noise", "steps_with_reused_noise", "blobs", "blob_bytes",
 )  # fmt: skip
-"""of a summary, as they are"""
+"""Members of a summary that JSON has unchanged."""
 _LAST_TIME: Final = 253_402_300_799.0
-"""of the year 9999"""
+"""The end of the year 9999."""
 Rows = list[tuple[str, str]]
 
 
 def summary_document(path: str, summary: TraceSummary) -> Document:
-    """What `lipcert trace info` says to people."""
+    """Return the output of `lipcert trace info`."""
     steps = sum(summary.steps)
     ranks = f" on {len(summary.steps)} ranks" if len(summary.steps) > 1 else ""
     redacted = ", redacted" if summary.manifest.redaction else ""
@@ -160,7 +157,7 @@ def summary_document(path: str, summary: TraceSummary) -> Document:
 
 
 def summary_json(path: str, summary: TraceSummary) -> str:
-    """The document `lipcert.trace-info/1` of a trace."""
+    """Return the document `lipcert.trace-info/1` of a trace."""
     manifest = summary.manifest
     return dump(
         {
@@ -188,7 +185,7 @@ def summary_json(path: str, summary: TraceSummary) -> str:
 
 
 def verification_document(path: str, found: Verification) -> Document:
-    """What `lipcert trace verify` says to people."""
+    """Return the output of `lipcert trace verify`."""
     rows: Rows = [
         (fault.kind.value, str(fault)[:_LONGEST]) for fault in found.faults[:_MOST_FAULTS]
     ]
@@ -209,7 +206,7 @@ def verification_document(path: str, found: Verification) -> Document:
 
 
 def verification_json(path: str, found: Verification) -> str:
-    """The document `lipcert.trace-verification/1` of a trace."""
+    """Return the document `lipcert.trace-verification/1` of a trace."""
     return dump(
         {
             "schema": "lipcert.trace-verification/1",
@@ -226,7 +223,7 @@ def verification_json(path: str, found: Verification) -> str:
 
 
 def redaction_document(path: str, found: Verification) -> Document:
-    """What `lipcert trace redact` says to people."""
+    """Return the output of `lipcert trace redact`."""
     state = "intact" if not found.faults else str(found.faults[0])
     answer = (
         f"{path}: {counted(found.steps, 'step')} without the data, {state}. What is kept "
@@ -236,7 +233,7 @@ def redaction_document(path: str, found: Verification) -> Document:
 
 
 def redaction_json(path: str, found: Verification) -> str:
-    """The document `lipcert.trace-redaction/1` of a trace."""
+    """Return the document `lipcert.trace-redaction/1` of a trace."""
     redaction = found.trace.manifest.redaction
     heads = {} if redaction is None else redaction.heads
     return dump(
@@ -263,7 +260,7 @@ def _verified_members(found: Verification) -> JsonObject:
 
 
 def _members(record: object, *names: str) -> JsonObject:
-    """Fields that have the same names in JSON."""
+    """Return fields that have the same names in JSON."""
     return {name: getattr(record, name) for name in names}
 
 
@@ -273,7 +270,7 @@ def _page(path: str, head: str, tone: Tone, rows: Rows) -> Document:
 
 
 def _examples_text(summary: TraceSummary) -> str:
-    """Whether the raw data are in it."""
+    """Return whether the raw data are in the trace."""
     if summary.steps_with_examples:
         steps = counted(summary.steps_with_examples, "step")
         return f"raw inputs and labels of {steps}: private data"

@@ -1,4 +1,4 @@
-"""A twin run in words, for people, programs and CI: what differed first, and what was compared."""
+"""Twin runs for readers, programs and CI: what differed first, and what was compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def twin_document(function: str, report: TwinReport) -> doc.Document:
-    """What people read of a twin run of this function."""
+    """Return a twin run of this function as a document."""
     check = report.check
     why = [] if report.passed else [("what to do", check.remedy)]
     more = doc.Commands(()) if report.passed else doc.explained(check.code)
@@ -65,7 +65,7 @@ def _compared(item: Compared) -> str:
 
 
 def twin_json(function: str, report: TwinReport) -> str:
-    """The document `lipcert.twin/1` of a twin run."""
+    """Return the document `lipcert.twin/1` of a twin run."""
     members = asdict(report)
     members["neighbours"] = members.pop("relation").value
     if members["difference"] is not None:
@@ -82,7 +82,7 @@ def twin_json(function: str, report: TwinReport) -> str:
 
 
 def twin_ci(function: str, report: TwinReport) -> CiReport:
-    """What CI systems show of a twin run."""
+    """Return the report of a twin run for CI systems."""
     check = report.check
     finding = Finding(check.code, Level.ERROR, "step", check.where, check.message, check.remedy)
     return CiReport(
