@@ -232,8 +232,7 @@ class Settings(LossParameters, LossChoice):
         check=check_nonnegative,
     )
     input_box: tuple[float, float] | None = option(
-        "Every entry of an example lies in [LO, HI]; NAME=LO HI: of one of several inputs.",
-        "LO HI",
+        "Every entry of an example lies in [LO, HI]; NAME=LO HI: one of several inputs.", "LO HI"
     )
     input_norms: tuple[tuple[str, Bound], ...] = ()
     input_boxes: tuple[tuple[str, tuple[float, float]], ...] = ()
