@@ -1,7 +1,7 @@
-"""The checker's own reader of ONNX files: from untrusted bytes to plain frozen records.
+"""Reader: turn the untrusted bytes of an ONNX file into plain frozen records.
 
-Only the message classes of the onnx package are used, to take the bytes apart; none of its
-helpers interprets anything. What has two readings is refused (`ModelReadError`).
+The checker uses only the message classes of the onnx package, to parse the bytes, and none of its
+helpers. A file with two readings is refused (`ModelReadError`).
 """
 
 import hashlib
@@ -12,12 +12,15 @@ from lipcert.core.certificate import ExternalFile, read_regular
 from lipcert.core.reader.records import ModelReadError, shown
 
 MAX_BYTES: Final = 1 << 30
-"""bytes of a model with its external data"""
+"""Largest size in bytes of a model with its external data."""
 _GZIP: Final = b"\x1f\x8b"
 
 
 def read_model_bytes(path: Path) -> bytes:
-    """The bytes of the model file, whose path is the user's own; decompressed if it is a gzip."""
+    """Return the bytes of the model file, decompressed if it is a gzip.
+
+    path: the user's own, so links are followed.
+    """
     content = read_regular(path, MAX_BYTES + 1, ModelReadError)
     if content.startswith(_GZIP):
         from lipcert.core.reader.compressed import decompressed  # noqa: PLC0415  for such alone
@@ -31,8 +34,8 @@ def read_model_bytes(path: Path) -> bytes:
 class Folder:
     """The folder of a model, and the external data read from it so far.
 
-    unread: bytes of files that may still be read; untaken: of tensors taken out of them, which may
-    overlap but are each converted by themselves.
+    unread: bytes of files that may still be read. untaken: bytes of tensors that may still be taken
+    from these files; tensors may overlap, but each is converted separately.
     """
 
     def __init__(self, path: Path, budget: int) -> None:
@@ -41,7 +44,7 @@ class Folder:
         self.contents: dict[str, bytes] = {}
 
     def files(self) -> tuple[ExternalFile, ...]:
-        """What was read, by location."""
+        """Return the files that were read, sorted by location."""
         return tuple(
             ExternalFile(location, hashlib.sha256(content).hexdigest(), len(content))
             for location, content in sorted(self.contents.items())

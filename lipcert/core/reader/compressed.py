@@ -1,4 +1,4 @@
-"""Model files that are gzips, which may not expand without end."""
+"""Decompress model files that are gzips, up to a limited size."""
 
 import zlib
 from typing import Final
@@ -7,11 +7,11 @@ from lipcert.core.reader.records import ModelReadError
 
 _ROOM: Final = 1 << 26
 _RATIO: Final = 20
-"""a gzip file may expand to _ROOM bytes, and further by this factor"""
+"""A gzip file may expand to `_ROOM` bytes plus this many times its own size."""
 
 
 def decompressed(content: bytes, most: int) -> bytes:
-    """What one gzip stream holds, and nothing behind it; most: bytes that it may be."""
+    """Return the content of a single gzip stream, of at most `most` bytes; refuse trailing data."""
     limit = min(most, _ROOM + _RATIO * len(content))
     decoder = zlib.decompressobj(wbits=31)
     try:

@@ -1,8 +1,8 @@
-"""External data: tensors in files of untrusted names below the folder of the model.
+"""Read external data: tensors in files with untrusted names below the folder of the model.
 
-Invariants: nothing outside the folder is opened, no link is followed, nothing but a regular file
-with a single name (a hard link may be another file's content) is read, and that once, and all files
-together keep to a budget.
+Invariants: nothing outside the folder is opened; no link is followed; only regular files with a
+single name are read (a hard link may expose another file's content), each once; all files together
+stay within a budget of bytes.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def _refused(reason: str) -> ModelReadError:
 
 
 def external_content(proto: TensorProto, folder: Folder) -> memoryview:
-    """The bytes of a tensor that lies in another file."""
+    """Return the bytes of a tensor that is stored in another file."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     if proto.data_location != TensorProto.EXTERNAL or len(entries) < len(proto.external_data):
         raise _refused("its external data are not marked as such, or have a key twice")
@@ -66,13 +66,13 @@ def _opened(folder: Folder, location: str) -> bytes:
 
 
 def _walked(folder: Folder, parts: list[str], closing: contextlib.ExitStack) -> bytes:
-    """Step by step from the folder; each step refuses to be a link."""
+    """Open the path part by part from the folder, refusing links, and return the file's bytes."""
     place = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
     closing.callback(os.close, place)
     for part in parts[:-1]:
         place = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
         closing.callback(os.close, place)
-    # a pipe would block, a terminal would be taken over
+    # O_NONBLOCK: a pipe would block; O_NOCTTY: a terminal could become the process's own
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     last = os.open(parts[-1], flags, dir_fd=place)
     file = closing.enter_context(os.fdopen(last, "rb"))

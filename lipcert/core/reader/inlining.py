@@ -1,9 +1,10 @@
-"""Calls of model-local functions and branches of If, in the one space of names of a graph.
+"""Inline calls of model-local functions, and give branches of If unique names.
 
-An `Inliner` replaces calls by the nodes of the function, each name of a body by a new name. The
-branches of an If become nodes of such names; the names that they read from outside stand behind its
-condition. Invariants: nothing is inlined beyond `MAX_NODES` nodes, `MAX_BYTES` bytes of tensors in
-them and `_MAX_NAMES` characters of new names; tensors are shared.
+An `Inliner` replaces a call by the nodes of the function, with new names for the names of the body.
+Names in the branches of an If are replaced likewise; the outer names that the branches read are
+appended to the inputs of the If, after its condition. Invariants: the result has at most
+`MAX_NODES` nodes, `MAX_BYTES` bytes of tensors in them and `_MAX_NAMES` characters of new names;
+tensors are shared.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,9 +38,9 @@ _Given = Mapping[str, Attribute] | None
 def resolved(
     proto: ModelProto, nodes: tuple[Node, ...], initializers: Mapping[str, Tensor], folder: Folder
 ) -> tuple[tuple[Node, ...], dict[str, Tensor]]:
-    """The nodes of a model without calls, and its initializers with those of branches.
+    """Return the nodes of a model without calls, and its initializers with those of branches.
 
-    Where there are operators of ai.onnx.ml, those that have a translation are translated.
+    Operators of ai.onnx.ml are translated to standard ones where a translation exists.
     """
     taken = {*initializers, *(info.name for info in (*proto.graph.input, *proto.graph.output))}
     taken.update(*(node.outputs for node in nodes))
@@ -55,7 +56,7 @@ def resolved(
 
 
 class Inliner:
-    """What is inlined so far. initializers: those of branches, under their new names."""
+    """Inlines bodies and counts their size. initializers: those of branches, by new names."""
 
     def __init__(self, functions: Mapping[tuple[str, str], Function], taken: set[str]) -> None:
         self.initializers: dict[str, Tensor] = {}
@@ -66,10 +67,11 @@ class Inliner:
     def nodes(
         self, nodes: Iterable[Node], names: _Names, given: _Given = None, prefix: str = ""
     ) -> Iterator[Node]:
-        """The nodes of a body; names: by what its names are known outside, filled as they occur.
+        """Yield the inlined nodes of a body.
 
-        given: the attributes of the call, if the body is that of a function. prefix: of new names;
-        the graph itself has none, and keeps its names.
+        names: outer names by the names of the body; new ones are added as they occur. given: the
+        attributes of the call, if this is the body of a function. prefix: of new names; "" for the
+        graph itself, which keeps its names.
         """
         self._depth += 1
         if self._depth > _MAX_DEPTH:
@@ -104,7 +106,7 @@ class Inliner:
         self._depth -= 1
 
     def _known(self, name: str, names: _Names, prefix: str) -> str:
-        """The name of a value of a body, outside."""
+        """Return the outer name of a value of a body; a new one if it has none yet."""
         if not name or not prefix:
             return name
         if name not in names:
@@ -125,7 +127,7 @@ class Inliner:
         return f"{label}.{self._bodies}/"
 
     def _called(self, node: Node, function: Function) -> Iterator[Node]:
-        """The body of a function in place of a call."""
+        """Yield the body of the function in place of the call."""
         where = f"the call of {shown(node.op_type)}"
         if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
             raise ModelReadError(f"{where} has more inputs or outputs than the function")
@@ -144,7 +146,7 @@ class Inliner:
         yield from self.nodes(function.nodes, names, {**defaults, **node.attributes}, prefix)
 
     def _branched(self, node: Node, names: _Names, given: _Given, prefix: str) -> Node:
-        """An If; its branches see the names around them."""
+        """Return the If with renamed branches; its inputs end with the outer names they read."""
         attributes = dict(node.attributes)
         captured: dict[str, None] = {}
         for key, item in sorted(node.attributes.items()):
@@ -169,7 +171,7 @@ class Inliner:
 
 
 class _Scope(dict[str, str]):
-    """Names of a branch; all others are those around it, where None stands for the graph."""
+    """The names of a branch; other names are looked up around it (None: in the graph itself)."""
 
     def __init__(self, around: _Names | None, local: _Names) -> None:
         super().__init__(local)
@@ -183,7 +185,7 @@ class _Scope(dict[str, str]):
 
 
 def _resolved(node: Node, given: _Given) -> Iterator[tuple[str, Attribute]]:
-    """The attributes of a node; one that stands for another of the call, as that was given."""
+    """Yield the attributes of a node, with references replaced by the attributes of the call."""
     for name, item in node.attributes.items():
         if not isinstance(item.value, Reference):
             yield name, item

@@ -1,4 +1,4 @@
-"""Tensors that are not plain bytes: numbers listed one by one, and types that are not read."""
+"""Read tensors that are not plain bytes: lists of numbers, and types that are not read."""
 
 from typing import Final
 
@@ -19,11 +19,11 @@ _FIELD: Final = {
     **dict.fromkeys(_INT32_DATA, "int32_data"),
 }
 _BITS: Final = {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}
-"""types that int32_data holds as bit patterns"""
+"""Types that int32_data stores as bit patterns, with the integer types of these patterns."""
 
 
 def listed_content(proto: TensorProto, dtype: str, field: str) -> bytes:
-    """The bytes of numbers stored one by one, none of which may be changed by its type."""
+    """Return the bytes of listed numbers; refuse a number that its type cannot represent."""
     if field != _FIELD[dtype]:
         raise ModelReadError(f"{field} cannot hold {dtype}")
     numbers = getattr(proto, field)
@@ -38,7 +38,7 @@ def listed_content(proto: TensorProto, dtype: str, field: str) -> bytes:
 
 
 def unread_tensor(proto: TensorProto) -> Tensor:
-    """What the file says of a tensor whose type is not read, but for its name."""
+    """Return the serialized description, without its name, of a tensor whose type is not read."""
     if len(proto.external_data) or proto.data_location != TensorProto.DEFAULT:
         raise ModelReadError(
             f"tensor {shown(proto.name)}: its data type {proto.data_type} is not a plain number"

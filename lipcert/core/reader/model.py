@@ -1,9 +1,9 @@
-"""From a path to a `Model`: the bytes, the message, and the parts of its graph.
+"""Read an ONNX file into a `Model`: first the bytes, then the message, then its graph.
 
-Refused, because the checker would have to interpret more than it can justify: sparse tensors,
-training graphs, and whatever has two readings or none: names defined twice or never, cycles,
-attributes with two values, unknown fields, two models in one file. Bodies of loops, tensors of text
-and inputs that are not tensors of numbers are kept as they are: what depends on them is refused.
+The reader refuses what the checker could not justify: sparse tensors, training graphs, and anything
+with two readings or none (names defined twice or never, cycles, attributes with two values, unknown
+fields, two models in one file). It keeps bodies of loops, tensors of text and inputs that are not
+tensors of numbers as they are; what depends on them is refused later.
 """
 
 import hashlib
@@ -46,18 +46,18 @@ _MAX_DIM: Final = 1 << 31
 _FIELDS: Final = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g"} | {
     kind: kind.lower() for kind in ("FLOATS", "INTS", "STRINGS")
 }
-"""kinds of attributes, and the field that holds the value of each"""
+"""The field that holds the value of an attribute, for each kind of attribute."""
 _LABELS: Final = frozenset({"name", "type", "doc_string"})
 _MEMBERS: Final = ModelProto.DESCRIPTOR.fields_by_number
 
 
 def read_model(path: Path) -> Model:
-    """The model in a file, with the external data in its folder; `ModelReadError` otherwise."""
+    """Return the model in a file, with its external data; raise `ModelReadError` to refuse it."""
     return read_parsed(path)[0]
 
 
 def read_parsed(path: Path) -> tuple[Model, ModelProto]:
-    """Likewise, and the message that was parsed."""
+    """Return the model as `read_model` does, and the protobuf message that was parsed."""
     content = read_model_bytes(path)
     try:
         check_single_model(content)
@@ -113,10 +113,10 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
 def check_single_model(content: bytes) -> None:
     """Raise `ModelReadError` unless the bytes are the fields of one ModelProto with a graph.
 
-    `DecodeError` where they cannot be taken apart.
+    Raise `DecodeError` if they cannot be parsed.
     """
     seen: set[int] = set()
-    fields = UnknownFieldSet(Empty.FromString(content))  # of which every field is unknown, in order
+    fields = UnknownFieldSet(Empty.FromString(content))  # Empty: all are unknown, in order
     for field in (item.field_number for item in fields):
         if field not in _MEMBERS:
             raise ModelReadError(f"this is not an ONNX model (field {field} is not known)")
@@ -130,8 +130,8 @@ def check_single_model(content: bytes) -> None:
 def check_fields(message: Message) -> None:
     """Raise `ModelReadError` unless every field is known, and every string is UTF-8.
 
-    protobuf keeps what it does not know, so that two programs may read two models from the same
-    bytes, and yields bytes for other strings.
+    protobuf keeps unknown fields, so two programs might read different models in the same bytes;
+    and it returns bytes for strings that are not UTF-8.
     """
     unknown = UnknownFieldSet(message)
     if len(unknown):
@@ -147,14 +147,14 @@ def check_fields(message: Message) -> None:
 
 
 def read_initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, Tensor]]:
-    """The stored tensors of a graph, by name."""
+    """Yield the stored tensors of a graph with their names."""
     check_once((tensor.name for tensor in graph.initializer), "initializer", "LC016")
     for tensor in graph.initializer:
         yield tensor.name, read_tensor(tensor, folder)
 
 
 def read_input(info: ValueInfoProto) -> Input:
-    """An input of the graph, with what is stated of it."""
+    """Return an input of the graph with its stated type and shape."""
     if info.type.WhichOneof("value") != "tensor_type":
         return Input(info.name, f"unread {info.type.WhichOneof('value')}", None)
     tensor = info.type.tensor_type
@@ -165,7 +165,7 @@ def read_input(info: ValueInfoProto) -> Input:
         dim.dim_value if dim.WhichOneof("value") == "dim_value" else dim.dim_param
         for dim in tensor.shape.dim
     ]
-    if dims[:1] == [-1]:  # as PaddlePaddle writes a batch of any size
+    if dims[:1] == [-1]:  # PaddlePaddle writes a batch of any size so
         dims[0] = ""
     if len(dims) > MAX_RANK or any(
         isinstance(dim, int) and not 0 <= dim < _MAX_DIM for dim in dims
@@ -175,7 +175,7 @@ def read_input(info: ValueInfoProto) -> Input:
 
 
 def stated_shapes(graph: GraphProto) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The shapes of results that the file states; a symbol may stand for any number."""
+    """Yield the shapes of results that the file states; -1 replaces symbols and unknown sizes."""
     for info in (*graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         if info.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
@@ -187,7 +187,7 @@ def stated_shapes(graph: GraphProto) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def read_node(proto: NodeProto, folder: Folder) -> Node:
-    """A node, of which the reader of a model still resolves calls and branches."""
+    """Return a node; calls and branches are resolved later, for the whole model."""
     try:
         check_once((item.name for item in proto.attribute), "attribute")
         if proto.overload:
@@ -220,7 +220,7 @@ def read_node(proto: NodeProto, folder: Folder) -> Node:
 def read_attribute(
     proto: AttributeProto, folder: Folder, *, has_branches: bool = True
 ) -> Attribute:
-    """An attribute; has_branches: whether a graph in it is followed."""
+    """Return an attribute. has_branches: whether to read a graph in it as a branch of an If."""
     if proto.type == AttributeProto.GRAPH and not has_branches:
         return Attribute("GRAPH", Loop(proto.g.SerializeToString(deterministic=True)))
     kind = AttributeProto.AttributeType.Name(proto.type)
@@ -249,7 +249,7 @@ def read_attribute(
 
 
 def operator_sets(proto: ModelProto | FunctionProto) -> dict[str, int]:
-    """The operator sets that are imported, one version of each."""
+    """Return the version of each imported operator set; two versions of one are refused."""
     versions: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = domain_of(entry.domain)
@@ -264,12 +264,12 @@ def operator_sets(proto: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def domain_of(name: str) -> str:
-    """The standard domain has two spellings."""
+    """Return the domain; the standard one has two spellings, "" and "ai.onnx", and is ""."""
     return "" if name == "ai.onnx" else name
 
 
 def check_once(names: Iterable[str], what: str, code: str = "LC001") -> None:
-    """Raise `ModelReadError` unless every name is there, and occurs once."""
+    """Raise `ModelReadError` if a name is empty or occurs twice."""
     seen: set[str] = set()
     for name in names:
         if not name or name in seen:
@@ -280,7 +280,7 @@ def check_once(names: Iterable[str], what: str, code: str = "LC001") -> None:
 def check_order(nodes: Iterable[Node], given: set[str], outputs: Iterable[str]) -> None:
     """Raise `ModelReadError` unless each node reads only given names and earlier outputs.
 
-    So there is no cycle. Likewise if a name is defined twice, or an output never.
+    This rules out cycles. Raise it also if a name is defined twice, or an output never.
     """
     known = set(given)
     for node in nodes:
@@ -300,5 +300,5 @@ def check_order(nodes: Iterable[Node], given: set[str], outputs: Iterable[str]) 
 
 
 def noted(message: GraphProto | NodeProto | ValueInfoProto) -> dict[str, str]:
-    """What the exporter noted beside it, as texts."""
+    """Return the metadata that the exporter attached to the object, as texts."""
     return {item.key: item.value for item in message.metadata_props}

@@ -1,4 +1,4 @@
-"""Graphs inside of a model's own: functions, branches of an If, and bodies of loops."""
+"""Read the graphs inside a model: local functions, branches of an If, and bodies of loops."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -17,15 +17,15 @@ from lipcert.core.reader.model import (
 from lipcert.core.reader.records import MAX_NODES, Branch, Function, ModelReadError, shown
 
 _MAX_NESTING: Final = 20
-"""of loops in each other"""
+"""Largest depth of nested loops."""
 _OF_OPERATORS: Final = ("ai.onnx", "com.microsoft", "com.ms.")
-"""how the domains begin whose operators onnxruntime has; it calls those in place of functions"""
+"""Prefixes of domains with built-in operators, which onnxruntime calls instead of functions."""
 
 
 def read_functions(
     proto: ModelProto, opset: Mapping[str, int], folder: Folder
 ) -> Iterator[tuple[tuple[str, str], Function]]:
-    """Model-local functions by domain and name, in the operator sets of the model."""
+    """Yield the local functions by domain and name; they must use the model's operator sets."""
     keys = [(domain_of(item.domain), item.name) for item in proto.functions]
     if len(set(keys)) < len(keys) or sum(len(f.node) for f in proto.functions) > MAX_NODES:
         raise ModelReadError("a local function is defined twice, or there are too many nodes")
@@ -53,7 +53,7 @@ def _function(proto: FunctionProto, opset: Mapping[str, int], folder: Folder) ->
 
 
 def read_branch(graph: GraphProto, folder: Folder) -> Branch:
-    """The graph of an If, which has no inputs."""
+    """Return a branch of an If; refuse one with inputs."""
     if len(graph.input) or len(graph.sparse_initializer):
         raise ModelReadError("a branch has inputs or sparse tensors")
     outputs = tuple(info.name for info in graph.output)
@@ -62,7 +62,7 @@ def read_branch(graph: GraphProto, folder: Folder) -> Branch:
 
 
 def names_read_inside(loop: NodeProto, depth: int = _MAX_NESTING) -> Iterator[str]:
-    """What the bodies of a loop read from around it."""
+    """Yield the outer names that the bodies of a loop read."""
     for graph in (item.g for item in loop.attribute):
         if depth == 0:
             raise ModelReadError("loops are nested too deeply")

@@ -1,8 +1,8 @@
-"""A model as plain data: what the reader leaves for every later step.
+"""Records of a model as plain data: what the reader returns and every later step uses.
 
 Invariants: every name that is read is an input, an initializer or an output of an earlier node,
-and of one only; nodes stand in an order of computation; no protobuf object stands behind any of
-these records. Strings come from the file and may hold anything.
+and is defined only once; nodes are in an order of computation; no record holds a protobuf object.
+Strings come from the file and may contain anything.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lipcert.core.certificate import ExternalFile
 
 
 class ModelReadError(ValueError):
-    """Bytes that are not one model with one meaning; the message is one printable line.
+    """The bytes are not one model with one meaning; the message is one printable line.
 
-    code: of the refusal that follows from it, "" where the caller knows that.
+    code: the code of the refusal that follows, or "" if the caller supplies it.
     """
 
     def __init__(self, reason: str, code: str = "") -> None:
@@ -30,32 +30,32 @@ class ModelReadError(ValueError):
         self.code = code
 
     def at(self, where: str, code: str) -> ModelReadError:
-        """The same error with its place; code: of one that has none."""
+        """Return the error with its place added; `code` is used if it has none."""
         return ModelReadError(f"{where}: {self}", self.code or code)
 
 
 def shown(name: str) -> str:
-    """A name from a file, made printable and short."""
+    """Return a name from a file in printable form, cut to 80 characters."""
     return ascii(name if len(name) <= 80 else name[:80] + "...")
 
 
 MAX_NODES: Final = 50_000
-"""nodes of a graph, and also initializers and inputs"""
+"""Largest number of nodes of a graph, of its initializers, and of its inputs."""
 _STORED_AS: Final = {"bfloat16": "uint16", "unread": "uint8"}
-"""types that numpy lacks, and those of their bytes"""
+"""Types that numpy lacks, with the numpy type in which their bytes are read."""
 
 
 def _stored(dtype: str) -> np.dtype[Any]:
-    """The numpy type of the bytes of such numbers."""
+    """Return the little-endian numpy type in which numbers of this type are stored."""
     return np.dtype(_STORED_AS.get(dtype, dtype)).newbyteorder("<")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Numbers: their type, their shape, and their little-endian bytes in row-major order.
+    """A tensor of numbers: type, shape, and little-endian bytes in row-major order.
 
-    content: perhaps a part of a larger file, which is not copied. Of the type "unread", what the
-    file says of a tensor of text, or of numbers of a type that is not read.
+    content: may be a view of a larger file, which is not copied. For the type "unread", it is the
+    serialized description of a tensor of text, or of numbers of a type that is not read.
     """
 
     dtype: str
@@ -68,13 +68,13 @@ class Tensor:
 
     @staticmethod
     def item_size(dtype: str) -> int:
-        """The bytes of one number of this type."""
+        """Return the size in bytes of one number of this type."""
         return _stored(dtype).itemsize
 
     def values(self) -> npt.NDArray[Any]:
-        """The numbers, exactly: float64 for every float type, the type itself for the others.
+        """Return the exact numbers: as float64 for float types, else in their own type.
 
-        One array for all who ask, which cannot be written to: what shares its memory shows it.
+        Every call returns the same read-only array, so that shared memory identifies shared values.
         """
         return self._values
 
@@ -90,25 +90,25 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The number of entries."""
         return math.prod(self.dims)
 
     @property
     def is_float(self) -> bool:
-        """Whether they are real numbers."""
+        """Whether the entries have a floating-point type."""
         return self.dtype.startswith(("float", "bfloat"))
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """In the body of a function: the attribute of the call that stands here."""
+    """A placeholder in the body of a function: the attribute of this name of the call."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A graph without inputs, which reads the names around it. initializers: of a file only."""
+    """A graph without inputs that reads outer names. initializers: empty once inlined."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
@@ -117,7 +117,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The body of a loop, as the file says it; no node that has one is followed."""
+    """The serialized body of a loop; nodes that have one are not interpreted."""
 
     content: bytes
 
@@ -138,11 +138,11 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation; "" among its inputs and outputs stands for one that is left out.
+    """One operation; "" among its inputs and outputs marks an omitted one.
 
-    The inputs of an If are its condition and what its branches read from around it; those of a
-    loop end with what its body reads from around it. metadata: what the exporter noted, of which
-    nothing that is proved depends.
+    The inputs of an If are its condition and the outer names that its branches read; those of a
+    loop end with the outer names that its body reads. metadata: what the exporter noted; no proof
+    depends on it.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A model-local function; defaults: its attributes, None where a call has to give the value."""
+    """A model-local function. defaults: its attributes; None if a call must give the value."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -165,7 +165,7 @@ class Function:
 
 
 def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Nodes, and those in their branches behind each."""
+    """Yield each node, followed by the nodes in its branches."""
     for node in nodes:
         yield node
         for attribute in node.attributes.values():
@@ -177,7 +177,7 @@ def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
 class Input:
     """A graph input; a dimension is a number, a symbol or "" (unknown).
 
-    dims: None where the file states no shape. dtype: "unread …" for one that is not a tensor of
+    dims: None if the file states no shape. dtype: "unread …" if the input is not a tensor of
     numbers.
     """
 
@@ -190,10 +190,9 @@ class Input:
 class Model:
     """A model and the identity of the bytes it was read from.
 
-    `overridable` are initializers that are graph inputs too, which a caller may replace; `stated`
-    are shapes that the file gives of results, where -1 is a dimension that may be anything.
-    producer, metadata (of the graph) and value_metadata (by the name of a value) are what the
-    exporter noted.
+    overridable: initializers that are also graph inputs, so that a caller may replace them.
+    stated: shapes that the file states for results; a dimension -1 may be anything.
+    producer, metadata (of the graph), value_metadata (by name of value): what the exporter noted.
     """
 
     opset: Mapping[str, int]
@@ -212,5 +211,5 @@ class Model:
 
     @property
     def computed(self) -> frozenset[str]:
-        """The names of all values that nodes compute: a loss may read any of them."""
+        """The names of all values that nodes compute; a loss may read any of them."""
         return frozenset(name for node in self.nodes for name in node.outputs if name)

@@ -1,15 +1,15 @@
-"""Scores of ai.onnx.ml, as converters of scikit-learn write them, in standard operators.
+"""Translate operators of ai.onnx.ml, as converters of scikit-learn write them, to standard ones.
 
     LinearRegressor, LinearClassifier      Gemm; then Sigmoid or Softmax
     Scaler                                 Sub and Mul
-    Imputer of what is not a number        Identity: real numbers are
-    Normalizer                             LpNormalization, or what it makes of probabilities
+    Imputer of NaN                         Identity, as real numbers are not NaN
+    Normalizer                             LpNormalization; for probabilities, their shares
     ArrayFeatureExtractor                  Gather
 
-Coefficients and intercepts become initializers, so that they are parameters like any others; the
-numbers of a Scaler become constants. What a Sigmoid or Softmax reads is named after its output:
-NAME.scores, and where these are −s and s, NAME.score is s. A LinearClassifier keeps its labels,
-which jump. What is not understood in every detail stays as it is.
+Coefficients and intercepts become initializers, and so parameters like any others; the numbers of a
+Scaler become constants. The input of the Sigmoid or Softmax with output NAME is called NAME.scores;
+where it consists of −s and s, s is called NAME.score. A LinearClassifier keeps its output of
+labels, which jump. A node that is not understood in every detail stays as it is.
 """
 
 import math
@@ -22,7 +22,7 @@ import numpy as np
 from lipcert.core.reader.records import Attribute, Node, Tensor
 
 _FLOAT: Final = 1
-"""real numbers, as a Cast names them"""
+"""The number of float32 in the attribute `to` of a Cast."""
 _KINDS: Final = {
     "FLOAT": "replaced_value_float",
     "FLOATS": "coefficients imputed_value_floats intercepts offset scale",
@@ -31,13 +31,13 @@ _KINDS: Final = {
     "STRING": "norm post_transform",
     "STRINGS": "classlabels_strings",
 }
-"""the attributes that are understood, by their kinds"""
+"""The attributes that are understood, by kind."""
 _AFTER: Final = {b"NONE": "", b"LOGISTIC": "Sigmoid", b"SOFTMAX": "Softmax"}
-"""what becomes of scores; the others are not defined everywhere"""
+"""The operator for each supported post_transform; the others are not defined everywhere."""
 
 
 class Translator:
-    """initializers: those of the model, and those that were made of attributes so far."""
+    """Translates nodes. initializers: those of the model, and those made from attributes so far."""
 
     def __init__(self, initializers: Mapping[str, Tensor], taken: Iterable[str]) -> None:
         self.initializers = dict(initializers)
@@ -54,7 +54,7 @@ class Translator:
         }
 
     def nodes(self, nodes: Iterable[Node]) -> Iterator[Node]:
-        """The nodes, and others in place of those that are understood."""
+        """Yield the nodes, each with a translation replaced by it."""
         for node in nodes:
             if self._constant.issuperset(node.inputs):
                 self._constant.update(node.outputs)
@@ -76,10 +76,10 @@ class Translator:
         return self._scores(node, matrix, offsets, node.outputs[0])
 
     def _classified(self, node: Node) -> list[Node] | None:
-        """X·Wᵀ + b, with a row of W for each class, or what σ or softmax makes of that.
+        """X·Wᵀ + b, with a row of W for each class, or σ or softmax of that.
 
-        Rows w and −w are one parameter, as scikit-learn trains it, with the scores −s and s. A
-        single row is that, too, where ONNX and onnxruntime read it alike: of σ.
+        Rows −w and w are one parameter w, as scikit-learn trains it, with the scores −s and s. A
+        single row means the same, but is translated only with σ, where ONNX and onnxruntime agree.
         """
         labels = ("classlabels_ints", "classlabels_strings")
         words = ("coefficients", "intercepts", "post_transform", "multi_class", *labels)
@@ -149,10 +149,10 @@ class Translator:
         return [_made(node, "Identity", node.inputs, node.outputs[0])]
 
     def _normalised(self, node: Node) -> list[Node] | None:
-        """x/‖x‖; for the norm 1, probabilities as shares of their sum.
+        """x/‖x‖; for the norm 1, probabilities divided by their sum.
 
-        Softmax has the sum 1, and so have σ(−s) and σ(s). Other σ(s) = e^z with z = ln σ(s), which
-        is −ln(1 + e^(−s)), have the shares softmax(z).
+        The outputs of Softmax have the sum 1, and so have σ(−s) and σ(s). Other σ(s) = e^z, with
+        z = ln σ(s) = −ln(1 + e^(−s)), divided by their sum are softmax(z).
         """
         known, result = _known(node, "norm"), node.outputs[0]
         norm = (known or {}).get("norm", b"MAX")
@@ -173,7 +173,7 @@ class Translator:
         ]
 
     def _chosen(self, node: Node) -> list[Node] | None:
-        """Entries of the last axis of what depends on the input."""
+        """Select entries along the last axis of a value that depends on the input."""
         value, index = node.inputs
         places = self.initializers.get(index)
         if places is None or places.dtype != "int64" or value in self._constant:
@@ -194,7 +194,7 @@ class Translator:
 
 
 def _known(node: Node, *names: str) -> dict[str, Any] | None:
-    """The values of attributes with these names; None where there are others, or of other kinds."""
+    """Return the attributes' values by name; None if one has another name or kind."""
     given = node.attributes
     if not all(name in names and name in _KINDS[given[name].kind].split() for name in given):
         return None
@@ -202,7 +202,7 @@ def _known(node: Node, *names: str) -> dict[str, Any] | None:
 
 
 def _matrix(known: Mapping[str, Any], rows: int) -> Any:
-    """The coefficients in so many rows; None where they do not fit."""
+    """Return the coefficients as a matrix of this many rows; None if they do not fit."""
     numbers = np.asarray(known.get("coefficients", ()), np.float32)
     return (
         numbers.reshape(rows, -1) if rows > 0 < numbers.size and not numbers.size % rows else None
@@ -210,12 +210,12 @@ def _matrix(known: Mapping[str, Any], rows: int) -> Any:
 
 
 def _tensor(numbers: Any) -> Tensor:
-    exact = np.asarray(numbers, "<f4")  # as attributes are stored
+    exact = np.asarray(numbers, "<f4")  # the type in which attributes are stored
     return Tensor("float32", exact.shape, exact.tobytes())
 
 
 def _made(node: Node, kind: str, inputs: Sequence[str], output: str, **given: Any) -> Node:
-    """A node with the name of another one."""
+    """Return a new standard node that has the name of `node`."""
     kinds = {int: "INT", Tensor: "TENSOR"}
     attributes = {name: Attribute(kinds[type(item)], item) for name, item in given.items()}
     return Node(node.name, kind, "", tuple(inputs), (output,), attributes)

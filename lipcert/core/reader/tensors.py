@@ -1,4 +1,4 @@
-"""From a TensorProto to a `Tensor`: its numbers in one place, complete, of a plain type."""
+"""Turn a TensorProto into a `Tensor`: all numbers present, in one place, of a plain type."""
 
 import math
 from typing import Final
@@ -9,25 +9,25 @@ from lipcert.core.reader import Folder
 from lipcert.core.reader.records import ModelReadError, Tensor, shown
 
 MAX_RANK: Final = 16
-"""dimensions of a tensor"""
+"""Largest number of dimensions of a tensor."""
 MAX_ELEMENTS: Final = 1 << 28
-"""numbers of a tensor"""
+"""Largest number of entries of a tensor."""
 
 _WORDS: Final = "uint8 int8 uint16 int16 int32 int64 bool float16 uint32 uint64 bfloat16"
 DTYPES: Final = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"} | {
     TensorProto.DataType.Value(word.upper()): word for word in _WORDS.split()
 }
-"""types by their number in TensorProto.DataType"""
+"""The types that are read, by their number in TensorProto.DataType."""
 _UNREAD: Final = {*TensorProto.DataType.values()} - {TensorProto.UNDEFINED, *DTYPES}
-"""the others: text, complex numbers, and those of a byte or less that are not plain integers"""
+"""The others: text, complex numbers, and types of a byte or less that are not plain integers."""
 
 _LISTS: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 def read_tensor(proto: TensorProto, folder: Folder) -> Tensor:
-    """The numbers of a tensor, or what the file says of one whose type is not read.
+    """Return the tensor, or its raw description if its type is not read (`unread_tensor`).
 
-    `ModelReadError` with its name where they are not all there.
+    Raise `ModelReadError` with its name if its numbers are incomplete or ambiguous.
     """
     if proto.data_type in _UNREAD:
         from lipcert.core.reader.listed import unread_tensor  # noqa: PLC0415  for such alone
