@@ -218,7 +218,7 @@ def clipped_layers(
             (start,) = makers[start].inputs
         if unknown := {start, end} - known:
             raise NoVerdictError(
-                f"a clip stands at {min(unknown)!r}, which is not a value of its own in the program"
+                f"a clip acts at {min(unknown)!r}, which is not a separate value of the program"
             )
         reads, receives = layer.input_radius(settings), settings.cotangent_radius(layer.names)
         yield ClippedLayer(start, end, reads, receives)

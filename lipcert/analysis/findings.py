@@ -132,7 +132,7 @@ def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
             reason = f"what its layer reads has no bound and is not clipped: {reason}"
             remedy = (
                 f"clip it: a radius for {layer_of(name, '')!r} in the [input-clips] table, or "
-                "--input-clip for all layers; or freeze what stands before it: a normalisation "
+                "--input-clip for all layers; or freeze the layers before it: a normalisation "
                 "whose scale and shift are not trained has bounded outputs, as has an input with "
                 "a domain (--input-norm, --input-box)"
             )
@@ -146,8 +146,8 @@ def unknown_of(found: Bounded) -> str:
     if not lost:
         return ""
     return (
-        f"what is trained is not in the file: of {len(lost)} of {len(trained)} parameters, "
-        f"{lost[0]!r} first, nothing is known ({found.silent[lost[0]]}); {_WHOLE}"
+        f"what is trained is not in the file: nothing is known of {len(lost)} of {len(trained)} "
+        f"parameters, such as {lost[0]!r} ({found.silent[lost[0]]}); {_WHOLE}"
     )
 
 
@@ -190,6 +190,6 @@ def _steepness(found: Bounded, step: Step) -> tuple[float, str, str] | None:
         ):
             box = found.derived.facts[step.inputs[0]].box
             least = float(np.min(np.maximum(box.lo, -box.hi), initial=math.inf))
-            what = f"{name} may stretch by {{stretch}}: what it is taken of may be as near to 0 as "
+            what = f"{name} may stretch by {{stretch}}: its argument may be as close to 0 as "
             return _STEEPER, f"{what}{least:.3g}", _OFFSET
     return None

@@ -219,7 +219,7 @@ def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
     operations, numbers = _LEAST * work(found.program), numbers_held(found.program)
     if found.graph.computed:
         names = ", ".join(map(repr, found.graph.computed[:4]))
-        message = f"no gradients were measured beside the bounds: weights are computed from {names}"
+        message = f"no gradients were measured: weights are computed from {names}"
         remedy = "train plain weights, as torch.nn.utils.parametrize.remove_parametrizations leaves"
         return (Diagnostic("LC411", Level.INFO, "", message, remedy),)
     if operations > _WORK_OF_LEAST:
@@ -230,7 +230,7 @@ def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
         why = f"one takes {numbers:.1e} numbers in memory, and {_MOST_NUMBERS:.1e} are held"
     else:
         return ()
-    message = f"no gradients of random examples were measured beside the bounds: {why}"
+    message = f"no gradients of random examples were measured: {why}"
     remedy = "give examples (--data), which are measured whatever it takes"
     return (Diagnostic("LC411", Level.INFO, "", message, remedy),)
 

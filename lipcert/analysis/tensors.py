@@ -120,7 +120,7 @@ def check_held_alike(
             if constraints.get(name) != constraints.get(other):
                 raise NoVerdictError(
                     f"the file stores {other!r} and {name!r} as one tensor, {tensor!r}, and "
-                    f"different constraints hold them; {SEPARATELY}"
+                    f"their constraints differ; {SEPARATELY}"
                 )
 
 

@@ -31,8 +31,8 @@ DROWNED: Final = 3.0
 _RIVAL: Final = "--mechanism gradient-clipping --clip-norm 1"
 _NOTHING: Final[tuple[VerdictName, str]] = (
     "nothing trained",
-    "Nothing is trained under these settings: no gradient is released, and there is nothing to "
-    "noise; say with --trainable or --freeze what is.",
+    "Nothing is trained under these settings: no gradient is released, and no noise is needed; "
+    "select the trained parameters with --trainable or --freeze.",
 )
 _SUGGEST: Final = "`lipcert suggest MODEL`"
 

@@ -61,6 +61,6 @@ def command(
     write(issued.data, target)
     result.show(certification_document, issued, target, json=certification_json)
     if issued.certificate.network.grad_norm is None:
-        sys.stderr.write("lipcert: the certificate holds no gradient bound; see the analysis\n")
+        sys.stderr.write("lipcert: the certificate has no gradient bound; see the analysis\n")
         return ExitCode.NO_VERDICT
     return ExitCode.HOLDS

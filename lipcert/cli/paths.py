@@ -63,7 +63,7 @@ def fault_of(name: str) -> str:
     if not name:
         return "the name of a file is empty"
     if "\0" in name:
-        return f"{shown} holds a zero byte, which a file name cannot"
+        return f"{shown} contains a zero byte, which no file name may"
     try:
         data = name.encode("utf-8")
     except UnicodeEncodeError:
@@ -138,7 +138,7 @@ def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None
         if not file.parent.is_dir():
             raise NoVerdictError(f"cannot write {file}: there is no folder {file.parent}")
         if not os.access(file.parent, os.W_OK | os.X_OK):
-            raise NoVerdictError(f"cannot write {file}: {file.parent} is not yours to write to")
+            raise NoVerdictError(f"cannot write {file}: you may not write to {file.parent}")
 
 
 def unreadable(path: Path) -> str:

@@ -152,7 +152,7 @@ def _by_input(raw: object, items: Iterable[tuple[str, *tuple[float, ...]]]) -> o
     found: dict[str, object] = {}
     for name, *numbers in items:
         if name in found:
-            raise UsageError(f"{raw!r} says two things of {name or 'all inputs'!r}")
+            raise UsageError(f"{raw!r} gives two values for {name or 'all inputs'!r}")
         found[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
     return found[""] if found.keys() == {""} else found
 

@@ -258,8 +258,8 @@ def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:
     if isinstance(item, Mapping):
         if columns.y is None:
             raise NoVerdictError(
-                f"{name} gives the labels {', '.join(map(repr, item))} by name: say with --data-y "
-                "in which order they are those of the outputs that have a loss"
+                f"{name} gives the labels {', '.join(map(repr, item))} by name: list them with "
+                "--data-y in the order of the outputs that have a loss"
             )
         item = tuple(item[label] for label in columns.labels(item, name))
     if not isinstance(item, tuple | list):

@@ -130,7 +130,7 @@ class Columns:
                 )
             found.append(array.reshape(*batch, -1))
         if len({array.shape[:-1] for array in found}) > 1:
-            raise NoVerdictError(f"{where} holds other numbers of examples for each input")
+            raise NoVerdictError(f"{where} holds different numbers of examples for its inputs")
         return np.concatenate(found, axis=-1)
 
 

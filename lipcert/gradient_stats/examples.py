@@ -162,8 +162,8 @@ def checked_examples(
     bad = _first_bad(x)
     if bad is not None:
         raise NoVerdictError(
-            f"{source}, x: example {first + bad} holds NaN or infinity; no bound covers it, so "
-            "remove it, or find out where training got it from"
+            f"{source}, x: example {first + bad} contains NaN or infinity; no bound covers it, so "
+            "remove it, or find out how it got into the data"
         )
     return Examples(x, y, source)
 

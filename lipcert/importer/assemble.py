@@ -63,12 +63,12 @@ from lipcert.settings.values import nearest
 Verify: TypeAlias = Callable[[Reading, Program], Verification]
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
 _FOLDED: Final = (
-    "the exporter computed other tensors from trained parameters that the file does not hold, and"
-    " does not always say which, so that others cannot be relied on either; missing are "
+    "the exporter computed other tensors from trained parameters that the file lacks, and does not"
+    " always say which, so the other tensors are not reliable either; missing are "
 )
 _UNSEEN: Final = (
     "the exporter computed other tensors from trained parameters, or left out a call that read"
-    " some, so that not every use is seen of "
+    " them, so their uses are not all visible: "
 )
 _IF_TRAINED: Final = "or use --as-exported if training updates exactly these tensors"
 _WHOLE: Final = f"{EXPORT}, {_IF_TRAINED}"

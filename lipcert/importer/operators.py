@@ -69,7 +69,7 @@ _REASONS: Final[Mapping[str, _Reason]] = {
         ("LC003", "its sampling positions depend on the data", "use Resize, or a fixed grid"),
     "If": ("LC004", "it branches on the data, so it has no bound here",
            "export one branch alone, as torch.export does"),
-    "LinearAttention": ("LC003", "the fused operator is not supported", "spell it out"),
+    "LinearAttention": ("LC003", "the fused operator is not supported", "use plain operators"),
     "MaxUnpool": ("LC003", "its output jumps where the largest entry of a window changes", ""),
     "ReduceProd": ("LC003", "a product of many values has no useful bound", ""),
     **dict.fromkeys(

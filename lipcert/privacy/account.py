@@ -45,7 +45,7 @@ POINT_ONLY: Final = Diagnostic(
     "LC408",
     Level.WARNING,
     "",
-    "the sensitivity holds at the weights of the file, which the first step leaves",
+    "the sensitivity holds only at the weights of the file, and the first step changes them",
     "compute it again before every step, or declare the constraints that training enforces",
 )
 """For a run whose bounds were computed at the weights of one file."""
