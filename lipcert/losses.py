@@ -361,7 +361,7 @@ def _hinge_kantorovich_rubinstein(
 
 @_gradient.register
 def _joint(loss: Joint, z: FloatArray, y: FloatArray) -> FloatArray:
-    """Those of the parts, times their weights, side by side."""
+    """Return the gradients of the parts, times their weights, side by side."""
     found = [
         part.weight * _at(part.loss, part.shape, z[:, entries], _label_of(part, y[:, own]))
         for part, entries, own in zip(loss.parts, loss.slices, loss.label_slices, strict=True)
@@ -378,7 +378,7 @@ def _label_of(part: Part, columns: FloatArray) -> FloatArray | IndexArray:
 
 
 def _hinge(margin: float, reduction: str, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
-    """Of every class −s_j where s_j·z_j < margin/2; in the mean the label weighs K − 1 times."""
+    """Return −s_j where s_j·z_j < margin/2; in the mean the label counts K − 1 times."""
     if y.ndim == 2:
         return np.where(y * z < 0.5 * margin, -y, 0.0)
     label = _marked(z, y)

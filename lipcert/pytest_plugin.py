@@ -1,4 +1,4 @@
-"""Fixtures for pytest that audit a network, or a training loop, within a test.
+"""Pytest plugin: fixtures that audit a network, or a training loop, within a test.
 
     def test_nothing_but_noised_gradients_depends_on_an_example(lipcert_twin):
         lipcert_twin(train, (x, y))
@@ -7,9 +7,9 @@
         lipcert_audit("net.onnx", data="examples.npz", input_norm=1.0, max_slack=100.0)
         lipcert_audit(module, x[:1], data=(x, y), input_norm=1.0, max_slack=100.0)
 
-pytest loads this module wherever LipCert is installed, so it has no heavy imports. Input: the
-arguments of `lipcert audit`. Output: the report of a pass; any other verdict fails the test, which
-shows the report. Invariant: an undecided audit does not pass, and is never skipped.
+pytest loads this module wherever LipCert is installed, so it has no heavy imports. Its fixtures
+take the arguments of `lipcert audit` and return the report of a pass; any other verdict fails the
+test, which shows the report. Invariant: an undecided audit does not pass, and is never skipped.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def lipcert_audit(
 ) -> Callable[..., AuditReport]:
     """Audit a network, `lipcert_audit(TARGET, **words)`, and fail unless it passes.
 
-    TARGET: an ONNX file, a certificate of the network beside it or in `model=`, or an `nn.Module`
-    followed by one batch that shows what it reads: `lipcert_audit(module, x[:1], …)`. words: what
-    `lipcert.audit` takes (data, trace, attack_steps, limit, …), of `lipcert.settings.gates.Gates`
-    (max_grad_norm, max_slack, …) and, unless TARGET is a certificate, of `lipcert.Settings`, or
-    `settings=`; where none of these is given, those of lipcert.toml and of the environment count,
-    as they do on the command line.
+    TARGET: an ONNX file, a certificate of the network next to it or in `model=`, or an `nn.Module`
+    followed by one batch that shows what it reads: `lipcert_audit(module, x[:1], …)`. words:
+    arguments of `lipcert.audit` (data, trace, attack_steps, limit, …), fields of
+    `lipcert.settings.gates.Gates` (max_grad_norm, max_slack, …) and, unless TARGET is a
+    certificate, fields of `lipcert.Settings`, or `settings=`; without any of these, settings come
+    from lipcert.toml and the environment, as on the command line.
     Returns the `AuditReport`. Verdict and numbers become properties of the test in JUnit XML.
     """
 
@@ -62,9 +62,9 @@ def lipcert_audit(
 
 @pytest.fixture
 def lipcert_twin(record_property: Callable[[str, object], None]) -> Callable[..., TwinReport]:
-    """Train twice, `lipcert_twin(FUNCTION, DATA, **words)`, and fail where the runs differ.
+    """Train twice, `lipcert_twin(FUNCTION, DATA, **words)`, and fail if the runs differ.
 
-    FUNCTION, DATA, words: as of `lipcert.audit.twin`.
+    FUNCTION, DATA, words: as for `lipcert.audit.twin`.
     Returns the `TwinReport`.
     """
 
@@ -81,7 +81,11 @@ def lipcert_twin(record_property: Callable[[str, object], None]) -> Callable[...
 
 
 def _completed(target: object, words: Mapping[str, Any]) -> dict[str, Any]:
-    """With gates and settings as `lipcert.audit` takes them; UsageError where they contradict."""
+    """Return the arguments with gates and settings as `lipcert.audit` takes them.
+
+    Raises:
+        UsageError: if they contradict each other.
+    """
     from lipcert.cli.sources import effective_settings, find_file
     from lipcert.errors import UsageError
     from lipcert.settings.gates import Gates

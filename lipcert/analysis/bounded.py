@@ -308,11 +308,11 @@ def _derived(
         scope = scaled_down(declared, reading.model, reading.program)
 
     def proved() -> Proof:
-        if lines_of is not None and _are_as_free(lines_of, program, scope):
+        if lines_of is not None and _differ_in_radii(lines_of, program, scope):
             with suppress(NotProved):
                 proof = EmptyProof(program, premises, scope, ENGINES["float"])
                 return lines_of.norms, lines_of.derived.again(proof)
-        norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
+        norms = find_norms(program, scope, settings.tier, _step_counter(observe, program), propose)
         evidence = Evidence(scope, norms, settings.tier)
         return norms, with_chains(program, premises, evidence, observe)
 
@@ -324,7 +324,7 @@ def _derived(
     known = {name: why for name, why in unspoken.items() if name not in file.left_out}
     silent = _silent(graph, tensors, known)
     grad_norms = {
-        name: inf if name in silent else _summed(derived.gradients, tensors.get(name, ()))
+        name: inf if name in silent else _summed_bound(derived.gradients, tensors.get(name, ()))
         for name in graph.parameters
     }
     groups = group_parameters(graph, grad_norms, per_layer=settings.group == "layer")
@@ -344,7 +344,7 @@ def _derived(
     )
 
 
-def _are_as_free(found: Bounded, program: Program, scope: ScopeClaim) -> bool:
+def _differ_in_radii(found: Bounded, program: Program, scope: ScopeClaim) -> bool:
     """Whether the weights of this scope differ from those of the bounds only by their radii."""
     is_held = found.scope.kind == scope.kind == "constraint-set"
     return is_held and found.scope.trained == scope.trained and found.program is program
@@ -376,7 +376,7 @@ def _silent(
     return found
 
 
-def _summed(gradients: Mapping[str, float], tensors: tuple[str, ...]) -> float:
+def _summed_bound(gradients: Mapping[str, float], tensors: tuple[str, ...]) -> float:
     """Return the sum of the bounds of tensors that show one parameter, rounded up."""
     total = 0.0
     for tensor in tensors:
@@ -392,7 +392,7 @@ def _with_trained(graph: Graph, settings: Settings) -> Graph:
     return replace(graph, parameters=trained)
 
 
-def _counted(observe: Progress | None, program: Program) -> Callable[[str], None]:
+def _step_counter(observe: Progress | None, program: Program) -> Callable[[str], None]:
     done, steps = 0, len(program.steps)
 
     def step(value: str) -> None:

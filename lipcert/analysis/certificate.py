@@ -52,7 +52,7 @@ from lipcert.text.certificate import assumptions_of, write_certificate
 from lipcert.text.numbers import finite
 from lipcert.version import __version__
 
-_TOLERATED: Final = 1.01
+_LARGEST_EXCESS: Final = 1.01
 """Ratio up to which the checker's own, larger ε is stated instead of the smaller declared one."""
 _SLIGHTLY_LESS: Final = 1.0 - 1e-9
 """Share of a noise multiplier that must be left after the noise of each group is rounded."""
@@ -109,7 +109,7 @@ def certify(
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
     check_single("certify", settings)
-    settings = _stated_alike(settings)
+    settings = _at_stated_rate(settings)
     trained = {name for name, item in model.graph.parameters.items() if item.trainable}
     missing = [name for name in model.scattered & trained if settings.is_trained(name)]
     data = completed(model, sorted(missing)) if missing else None
@@ -124,7 +124,7 @@ def certify(
     return replace(found, completed=data, analysis=replace(found.analysis, model=report))
 
 
-def _stated_alike(settings: Settings) -> Settings:
+def _at_stated_rate(settings: Settings) -> Settings:
     """Return the same run with the rate B/N, which certificates state.
 
     A smaller rate has no larger ε.
@@ -313,7 +313,7 @@ class _Draft:
         if self._premises.stepwise is not None:
             multiplier = min(multiplier, self._premises.stepwise)
         derived = derived_epsilon(claim, run, multiplier, self._premises.relation)
-        if derived <= account.epsilon * _TOLERATED:
+        if derived <= account.epsilon * _LARGEST_EXCESS:
             return replace(claim, epsilon=max(_stated(derived), account.epsilon))
         return replace(claim, status="declared")
 

@@ -52,19 +52,19 @@ def usefulness_of(
     unit = planned_sensitivity(1.0, settings)
     dimension = sum(group.dimension for group in released.groups)
     clipping = released.multiplier * unit * math.sqrt(dimension)
-    longer = _longer(settings, plan)
-    own = None if observed is None else _over(noise, observed.signal)
-    rival = None if observed is None else _over(clipping, observed.clipped_signal)
-    ratio = 0.0 if noise == 0.0 else _over(noise, clipping)
-    cost = ratio if own is None or rival is None else _over(own, rival)
+    longer = _sum_over_mean(settings, plan)
+    own = None if observed is None else _ratio(noise, observed.signal)
+    rival = None if observed is None else _ratio(clipping, observed.clipped_signal)
+    ratio = 0.0 if noise == 0.0 else _ratio(noise, clipping)
+    cost = ratio if own is None or rival is None else _ratio(own, rival)
     steps = None if plan is None else math.sqrt(plan.releases)
-    found, clipped = _over(own, longer), _over(rival, longer)
-    found_of_run, clipped_of_run = _over(found, steps), _over(clipped, steps)
+    found, clipped = _ratio(own, longer), _ratio(rival, longer)
+    found_of_run, clipped_of_run = _ratio(found, steps), _ratio(clipped, steps)
     seen = observed if own is not None and rival is not None else None
     verdict, sentence = _NOTHING
     if released.groups:
-        verdict, sentence = _judged(cost, settings, seen, unknown)
-    sentence += _of_run(cost, found_of_run, clipped_of_run, seen)
+        verdict, sentence = _verdict(cost, settings, seen, unknown)
+    sentence += _run_remark(cost, found_of_run, clipped_of_run, seen)
     total = released.total_sensitivity
     return Usefulness(
         verdict=verdict,
@@ -77,7 +77,7 @@ def usefulness_of(
         noise_to_signal_of_run=found_of_run,
         clipping_noise_to_signal_of_run=clipped_of_run,
         relative_cost=cost,
-        slack=None if observed is None else _over(_over(total, unit), observed.grad_norm_max),
+        slack=None if observed is None else _ratio(_ratio(total, unit), observed.grad_norm_max),
         groups=_groups(released, observed, longer),
         observed=observed,
     )
@@ -120,7 +120,7 @@ def _gated_noise(use: Usefulness | None, reason: str) -> float | str:
     return use.noise_to_signal
 
 
-def _longer(settings: Settings, plan: TrainingPlan | None) -> float | None:
+def _sum_over_mean(settings: Settings, plan: TrainingPlan | None) -> float | None:
     """Return the released gradient over the mean; None if the batch size is unknown."""
     if settings.reduction == Reduction.MEAN.value:
         return 1.0
@@ -137,12 +137,12 @@ def _groups(
     found = []
     for group in released.groups:
         noise = finite(group.noise_std * math.sqrt(group.dimension))
-        over = _over(_over(noise, signals.get(group.name)), longer)
+        over = _ratio(_ratio(noise, signals.get(group.name)), longer)
         found.append(GroupUsefulness(group.name, noise, over))
     return tuple(found)
 
 
-def _judged(
+def _verdict(
     cost: float | None, settings: Settings, seen: Observed | None, unknown: str
 ) -> tuple[VerdictName, str]:
     """Return the verdict, and the sentence that begins with it."""
@@ -175,7 +175,7 @@ def _sentence(cost: float | None, settings: Settings, seen: Observed | None) -> 
     return f"{word}: {said}; {_SUGGEST} lists cheaper ways."
 
 
-def _of_run(
+def _run_remark(
     cost: float | None, own: float | None, rival: float | None, seen: Observed | None
 ) -> str:
     """Return what a verdict relative to clipping omits: noise may drown both."""
@@ -189,7 +189,7 @@ def _of_run(
     return f"{said}, and by clipping, too; ask for more examples or epochs, a larger batch, or ε."
 
 
-def _over(above: float | None, below: float | None) -> float | None:
+def _ratio(above: float | None, below: float | None) -> float | None:
     """Return a quotient, if both numbers are known and it is finite."""
     if above is None or not below:
         return None

@@ -62,7 +62,7 @@ def function_named(where: str) -> Callable[..., Any]:
     here = os.getcwd() if file is None else str(file.resolve().parent)
     sys.path.insert(0, here)
     try:
-        found = _asked(where, "cannot be imported", _module, module_name, file)
+        found = _call(where, "cannot be imported", _module, module_name, file)
     finally:
         sys.path.remove(here)
     for part in path.split("."):
@@ -90,7 +90,7 @@ def _module(name: str, file: Path | None) -> Any:
 def source_of_function(where: str, columns: Columns) -> Source:
     """Return the examples that the function returns."""
     found = function_named(where)
-    return source_of_object(_asked(where, "failed", found), where, columns, again=found)
+    return source_of_object(_call(where, "failed", found), where, columns, again=found)
 
 
 def source_of_object(
@@ -129,7 +129,7 @@ class Indexed(Source):
     ) -> None:
         self.name = name
         self._found, self._columns, self._collate = found, columns, collate
-        self.count = int(_asked(name, "has no length", len, found))
+        self.count = int(_call(name, "has no length", len, found))
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield the examples by number, in order."""
@@ -154,14 +154,14 @@ class Indexed(Source):
 
     def _some(self, numbers: Iterable[int]) -> Block:
         examples = (
-            _asked(self.name, f"failed at example {i}", self._found.__getitem__, i) for i in numbers
+            _call(self.name, f"failed at example {i}", self._found.__getitem__, i) for i in numbers
         )
         if self._collate is None:
             pairs = (_pair(item, self.name, self._columns) for item in examples)
             return joined(list(stacked(pairs, self.name)))
         blocks = []
         while some := list(islice(examples, _AT_ONCE)):
-            batch = _asked(self.name, "failed in its collate_fn", self._collate, some)
+            batch = _call(self.name, "failed in its collate_fn", self._collate, some)
             blocks.append(_pair(batch, self.name, self._columns, batched=True))
         return joined(blocks)
 
@@ -213,10 +213,10 @@ class Stream(Source):
     def _items(self) -> Iterator[Any]:
         found = self._found
         if isinstance(found, Iterator) and self._again is not None:
-            found = _asked(self.name, "failed", self._again)
-        items = _asked(self.name, "failed", iter, found)
+            found = _call(self.name, "failed", self._again)
+        items = _call(self.name, "failed", iter, found)
         end = object()
-        while (item := _asked(self.name, "failed on its way", next, items, end)) is not end:
+        while (item := _call(self.name, "failed on its way", next, items, end)) is not end:
             yield item
 
 
@@ -328,7 +328,7 @@ def _is_stream(found: object) -> bool:
     return iterable is not None and isinstance(found, iterable)
 
 
-def _asked(name: str, what: str, function: Callable[..., _Found], *words: Any) -> _Found:
+def _call(name: str, what: str, function: Callable[..., _Found], *words: Any) -> _Found:
     """Call a function of the user's; NoVerdictError says what it raises."""
     try:
         return function(*words)

@@ -162,7 +162,7 @@ def checked_examples(
     bad = _first_bad(x)
     if bad is not None:
         raise NoVerdictError(
-            f"{source}, x: example {first + bad} contains NaN or infinity; no bound covers it, so "
+            f"{source}, x: example {first + bad} holds NaN or infinity; no bound covers it, so "
             "remove it, or find out how it got into the data"
         )
     return Examples(x, y, source)
@@ -333,12 +333,12 @@ def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.
 
 def _of_tokens(loss: Loss, array: _Labels, scores: Scores, first: int) -> npt.NDArray[np.int64]:
     """Return a class number, or `NO_LABEL`, for each token: [examples, tokens]."""
-    given = _long(array.shape[1:])
-    if given not in {_long(scores.token_shape), _long((scores.tokens,))}:
+    given = _without_ones(array.shape[1:])
+    if given not in {_without_ones(scores.token_shape), _without_ones((scores.tokens,))}:
         raise NoVerdictError(
             f"labels of shape {array.shape}: the loss {loss.kind!r} per token needs one class "
             f"number for each token, that is shape [examples, "
-            f"{', '.join(map(str, _long(scores.token_shape) or (1,)))}]"
+            f"{', '.join(map(str, _without_ones(scores.token_shape) or (1,)))}]"
         )
     if array.dtype.kind not in "iu":
         raise NoVerdictError(
@@ -365,7 +365,7 @@ def _from_one_hot(loss: Loss, rows: _Labels, first: int) -> npt.NDArray[np.int64
 
 def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> FloatArray:
     """Return float64 targets in the shape of the output; only axes of length 1 may differ."""
-    if _long(array.shape[1:]) != _long(output_shape):
+    if _without_ones(array.shape[1:]) != _without_ones(output_shape):
         raise NoVerdictError(
             f"labels of shape {array.shape}: the loss {loss.kind!r} needs one target for each "
             f"output, that is shape [examples, {', '.join(map(str, output_shape))}]"
@@ -390,11 +390,11 @@ def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> Flo
             if "label_norm" in parameters(loss)
             else "1; divide each target by its norm"
         )
-        rows = _within(array, rows, admissible.norm, first, stated)
+        rows = _shortened(array, rows, admissible.norm, first, stated)
     return rows.reshape(targets.shape)
 
 
-def _within(array: _Labels, rows: FloatArray, limit: float, first: int, why: str) -> FloatArray:
+def _shortened(array: _Labels, rows: FloatArray, limit: float, first: int, why: str) -> FloatArray:
     """Return rows of norm at most the limit; those above it by their own rounding are shortened.
 
     Proof: a computed norm of n entries is off by less than n·2^-52 of itself, and the factor by a
@@ -426,5 +426,5 @@ def _require(ok: npt.NDArray[np.bool_], shown: _Labels, first: int, what: str) -
     )
 
 
-def _long(shape: Shape) -> Shape:
+def _without_ones(shape: Shape) -> Shape:
     return tuple(length for length in shape if length != 1)

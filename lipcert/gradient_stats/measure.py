@@ -1,4 +1,4 @@
-"""measure: the norms of per-example gradients, and of the mean gradient after clipping.
+"""Measure: the norms of per-example gradients, and of the mean gradient after clipping.
 
 `measure` takes a network as a mechanism runs it, how the mechanism clips, and examples; it returns
 an `Observed`. All is computed in float64, up to rounding: nothing here is certified.

@@ -118,7 +118,7 @@ def assemble(
     held, stored = stored.initializers, with_cells(stored)
     file = followed(stored)
     provenance = read_provenance(stored)
-    targets, sources = _ends(file, outputs)
+    targets, sources = _outputs_and_inputs(file, outputs)
     source = sources[0]  # the batch is that of all inputs
     separated = separate_shared(stored, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
@@ -136,7 +136,7 @@ def assemble(
         hidden=any(
             provenance.is_folded(node, missing) for node in needed if node.outputs[0] not in own
         ),
-        unseen=unseen(provenance, _left(found), tuple(_readers(found.model, needed))),
+        unseen=unseen(provenance, _stored_tensors(found), tuple(_readers(found.model, needed))),
         as_exported=as_exported,
     )
     trained = trained_of(program, found, marks)
@@ -168,7 +168,7 @@ def assemble(
         sha256=stored.sha256,
         opset={name or "ai.onnx": version for name, version in stored.opset.items()},
         producer=stored.producer,
-        batch=_proof(program, source),
+        batch=_batch_proof(program, source),
         verification=verify(reading, program),
         diagnostics=diagnostics,
         external=external_digests(stored),
@@ -180,7 +180,7 @@ def assemble(
     )
 
 
-def _left(found: Computed) -> dict[str, Tensor]:
+def _stored_tensors(found: Computed) -> dict[str, Tensor]:
     """Return the tensors of the file, without those that its nodes compute from others."""
     return {name: item for name, item in tensors(found.model).items() if name not in found.names}
 
@@ -192,7 +192,7 @@ def _readers(model: Model, needed: Sequence[Node]) -> Iterator[NotedNode]:
         yield NotedNode(node, read.get(node.outputs[0], frozenset()))
 
 
-def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[Input]]:
+def _outputs_and_inputs(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[Input]]:
     """Return the outputs, and the inputs they depend on, or raise every reason for a refusal."""
     targets, is_chosen = file.outputs, False
     sources, found = list[Input](), list[Refusal]()
@@ -207,12 +207,12 @@ def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[In
         against = [list(operator_refusals(file, names)) for names in each]
         if all(against):  # if one output has no reason, those of the others do not count
             found += (item for items in against for item in items)
-        refusals = [*training_refusals(file), *found, *_earlier(file, targets)]
+        refusals = [*training_refusals(file), *found, *_earlier_value(file, targets)]
         raise UnsupportedModelError(distinct(refusals))
     return targets, sources
 
 
-def _earlier(file: Model, outputs: Sequence[str]) -> Iterator[Refusal]:
+def _earlier_value(file: Model, outputs: Sequence[str]) -> Iterator[Refusal]:
     """Suggest the value from which a last part that chooses, such as `ArgMax`, is computed."""
     chooses = False
     for node in reversed(needed_nodes(file, *outputs)):
@@ -244,7 +244,7 @@ def _program(file: Model, model: Model, source: Input, outputs: Sequence[str]) -
     found += operator_refusals(file, outputs)
     if error is not None and (error.node is None or not found):
         found.append(refused(error))
-    raise UnsupportedModelError(distinct([*found, *_earlier(file, outputs)]))
+    raise UnsupportedModelError(distinct([*found, *_earlier_value(file, outputs)]))
 
 
 def _check_apart(model: Model, program: Program, source: Input) -> None:
@@ -274,7 +274,7 @@ def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
     )
 
 
-def _proof(program: Program, source: Input) -> BatchProof:
+def _batch_proof(program: Program, source: Input) -> BatchProof:
     if program.place is None:
         return BatchProof(BatchStatus.PER_EXAMPLE, 0, "the shapes in the file are fixed")
     first = (source.dims or ("",))[0]
@@ -343,7 +343,7 @@ def _kind(op: Op) -> str:
     return ""
 
 
-def _meant(asked: str, outputs: Sequence[str], listed: str) -> str:
+def _name_hint(asked: str, outputs: Sequence[str], listed: str) -> str:
     """Suggest what an unknown output name may mean, such as the file to write (-o)."""
     if PurePath(asked).suffix.lstrip(".").isalpha():
         return f"did you mean -o {asked}, the file to write? The outputs of the model are: {listed}"
@@ -361,7 +361,7 @@ def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
     for output in asked:
         if output not in model.computed:
             raise UsageError(
-                f"output: the model has no output {output!r}; {_meant(output, outputs, listed)}"
+                f"output: the model has no output {output!r}; {_name_hint(output, outputs, listed)}"
             )
     if asked:
         return tuple(asked)

@@ -135,7 +135,7 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Node]:
             if found is not None:
                 copies[name] = Node(name, "Identity", "", (found,), (name,), {})
                 continue
-            turned = first.get(_turned(tensor)) if len(tensor.dims) == 2 else None
+            turned = first.get(_transposed_key(tensor)) if len(tensor.dims) == 2 else None
             if turned is not None:
                 perm = {"perm": TURNED}
                 copies[name] = Node(name, "Transpose", "", (turned,), (name,), perm)
@@ -146,7 +146,7 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Node]:
     return copies
 
 
-def _turned(tensor: Tensor) -> tuple[object, ...]:
+def _transposed_key(tensor: Tensor) -> tuple[object, ...]:
     """Return the key of the transposed matrix; the bytes of each item stay together."""
     size = Tensor.item_size(tensor.dtype)
     items = np.frombuffer(tensor.content, f"V{size}").reshape(tensor.dims)
@@ -209,7 +209,7 @@ def with_bindings(
     """
     if not provenance.signed:
         return Bound(model)
-    work = _Work(model, provenance, views)
+    work = _Binder(model, provenance, views)
     for node in model.nodes:
         work.add(node, call_of(node), rules_of(node))
     if not work.names:
@@ -219,7 +219,7 @@ def with_bindings(
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
+class _Binder:
     model: Model
     provenance: Provenance
     views: Mapping[str, TensorView]
@@ -270,7 +270,7 @@ class _Work:
             elif len(constant) == 1:
                 yield constant[0], written[1:]
 
-    def _shown(self, name: str) -> TensorView | None:
+    def _view(self, name: str) -> TensorView | None:
         """Return a float constant as a view of an initializer, if it is one."""
         tensor = self.model.initializers.get(name)
         if tensor is None:
@@ -286,7 +286,7 @@ class _Work:
         written = node.inputs[position] if position < len(node.inputs) else ""
         if target is None or written == target or target in self._taken:
             return None
-        given = self._shown(written) if written else self._dropped(node, position, dropped=dropped)
+        given = self._view(written) if written else self._dropped(node, position, dropped=dropped)
         if given is None or given.scale != 1.0 or given.origin == target:
             return None
         shape, perm = _own_shape(node, call, position, given.array)
@@ -321,7 +321,7 @@ class _Work:
 
     def _dropped(self, node: Node, position: int, *, dropped: bool) -> TensorView | None:
         """Return a bias of zeros that an optimiser left out, if it did."""
-        weight = self._shown(node.inputs[1]) if len(node.inputs) > 1 else None
+        weight = self._view(node.inputs[1]) if len(node.inputs) > 1 else None
         if not dropped or position != 2 or weight is None:
             return None
         size = weight.array.shape[0]
@@ -417,7 +417,7 @@ def with_cells(file: Model) -> Model:
             gates = _GATES[node.op_type]
             if given.size % (len(names) * len(gates)) or 0 in given.dims:
                 continue
-            order, held = _taken_apart(given, len(names), gates)
+            order, held = _split_gates(given, len(names), gates)
             pairs = dict(zip(names, held, strict=True))
             if any(tensors.get(name, tensor) != tensor for name, tensor in pairs.items()):
                 continue
@@ -425,9 +425,9 @@ def with_cells(file: Model) -> Model:
             tensors[f"{whole}.shape"] = _integers(np.array(given.dims, "<i8"))
             parts = [f"{whole}.{number}" for number in range(len(names))]
             for part, name in zip(parts, names, strict=True):
-                nodes.append(_made(node, part, "Gather", name, f"{whole}.order"))
-            nodes.append(_made(node, f"{whole}.parts", "Concat", *parts))
-            shaped = _made(node, whole, "Reshape", f"{whole}.parts", f"{whole}.shape")
+                nodes.append(_node_like(node, part, "Gather", name, f"{whole}.order"))
+            nodes.append(_node_like(node, f"{whole}.parts", "Concat", *parts))
+            shaped = _node_like(node, whole, "Reshape", f"{whole}.parts", f"{whole}.shape")
             nodes.append(replace(shaped, attributes={}))
             inputs[position] = whole
         nodes.append(replace(node, inputs=tuple(inputs)))
@@ -451,7 +451,7 @@ def _joined(node: Node, position: int, written: str, notes: Provenance) -> Seque
     return names if sorted(names) == sorted(sources) else ()
 
 
-def _taken_apart(tensor: Tensor, count: int, gates: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+def _split_gates(tensor: Tensor, count: int, gates: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
     """Return the order in which rows are read, and the parameters; bits are only moved."""
     items = np.frombuffer(tensor.content, f"V{Tensor.item_size(tensor.dtype)}")
     items = items.reshape(count, len(gates), -1, *tensor.dims[2:])
@@ -467,7 +467,7 @@ def _integers(numbers: npt.NDArray[np.int64]) -> Tensor:
     return Tensor("int64", numbers.shape, numbers.tobytes())
 
 
-def _made(node: Node, name: str, kind: str, *inputs: str) -> Node:
+def _node_like(node: Node, name: str, kind: str, *inputs: str) -> Node:
     """Return a node along axis 0 with the notes of another node."""
     axis = {"axis": Attribute("INT", 0)}
     return replace(node, name=name, op_type=kind, inputs=inputs, outputs=(name,), attributes=axis)

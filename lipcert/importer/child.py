@@ -112,21 +112,21 @@ def run_in_child(work: Work, argument: str, budget: Budget, subject: str) -> str
     try:
         status, reply = run(work, argument, budget)
     except TimeoutError as error:
-        raise _over(subject, f"{budget.patience:.0f} seconds") from error
+        raise _over_budget(subject, f"{budget.patience:.0f} seconds") from error
     if status < 0:
         name = _signal_name(-status)
         if name in _OUT_OF_TIME:
-            raise _over(subject, f"{budget.seconds} seconds of one processor")
+            raise _over_budget(subject, f"{budget.seconds} seconds of one processor")
         raise ModelFileError(f"{subject!r} crashes its reader ({name})")
     kind, text = json.loads(reply) if reply else (_FAULT, f"exit status {status}")
     if kind == _MEMORY:
-        raise _over(subject, f"{budget.bytes >> 20} MiB of memory")
+        raise _over_budget(subject, f"{budget.bytes >> 20} MiB of memory")
     if kind == _FAULT:
         raise ChildError(text)
     return str(text)
 
 
-def _over(subject: str, what: str) -> ModelFileError:
+def _over_budget(subject: str, what: str) -> ModelFileError:
     return ModelFileError(f"{subject!r} needs more than {what} to import", "LC002")
 
 
@@ -181,7 +181,7 @@ def _forked(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
     process = os.fork()
     if process == 0:
         os.close(source)
-        _be_child(work, argument, budget, sink)
+        _run_child(work, argument, budget, sink)
     os.close(sink)
     status = 0
     try:
@@ -195,7 +195,7 @@ def _forked(work: Work, argument: str, budget: Budget) -> tuple[int, bytes]:
     return os.waitstatus_to_exitcode(status), reply
 
 
-def _be_child(work: Work, argument: str, budget: Budget, sink: int) -> NoReturn:
+def _run_child(work: Work, argument: str, budget: Budget, sink: int) -> NoReturn:
     """Compute, reply and exit, without the parent's clean-up."""
     status = 1
     try:

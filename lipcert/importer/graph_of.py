@@ -62,9 +62,9 @@ def view_of(constant: Constant | p.Operand, stored: Mapping[str, Tensor]) -> Vie
     linear = tuple(act for act in acts if not isinstance(act, p.Added))
     plus = None
     with np.errstate(divide="ignore", invalid="ignore"):
-        units, shown = (_done(linear, own) for own in (ones, numbers))
+        units, shown = (_after_acts(linear, own) for own in (ones, numbers))
         if p.PLUS in constant.sources:
-            plus = _done(acts, np.zeros(tensor.dims)).reshape(constant.shape)
+            plus = _after_acts(acts, np.zeros(tensor.dims)).reshape(constant.shape)
         units, shown = (1.0 / units, 1.0 / shown) if inverted else (units, shown)
     scale = float(units.flat[np.argmax(np.abs(units))]) if units.any() else 1.0
     if not np.isin(units, (0.0, scale)).all():
@@ -76,7 +76,7 @@ def view_of(constant: Constant | p.Operand, stored: Mapping[str, Tensor]) -> Vie
     return View(origin, None if whole else places, scale, inverted, plus)
 
 
-def _done(acts: Iterable[Arrange], array: FloatArray) -> FloatArray:
+def _after_acts(acts: Iterable[Arrange], array: FloatArray) -> FloatArray:
     return reduce(lambda own, act: act(own), acts, array)
 
 
@@ -194,7 +194,7 @@ def graph_of(
     made = {part.name: part.name for part in program.parts}
     if program.heads:
         made[program.output] = JOINED
-    named = _named(nodes, model, made)
+    named = _with_names(nodes, model, made)
     return Graph(
         program.input,
         shape,
@@ -239,7 +239,7 @@ def _is_one_affine_map(scale: Node, shift: Node, readers: Mapping[str, int]) -> 
     )
 
 
-def _named(nodes: Sequence[Node], model: Model, made: Mapping[str, str]) -> tuple[Node, ...]:
+def _with_names(nodes: Sequence[Node], model: Model, made: Mapping[str, str]) -> tuple[Node, ...]:
     """Name the nodes as in the file; several nodes from one node of the file get numbers.
 
     made: names for values that no node of the file computes: joined outputs, and each of several

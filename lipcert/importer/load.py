@@ -1,4 +1,4 @@
-"""load_model: from an untrusted ONNX file to a verified graph.
+"""Load: `load_model` turns an untrusted ONNX file into a verified graph.
 
     path → stored_model → assemble → agreement → ImportedModel
 

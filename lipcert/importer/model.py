@@ -96,7 +96,7 @@ class Verification:
 
     examples: int
     max_difference: float
-    """largest |difference| / (1 + largest |value|) over all outputs compared"""
+    """The largest |difference| / (1 + largest |value|) over all outputs compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +123,15 @@ class ImportedModel:
     external: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each file with external data, by its path relative to the model's folder"""
     macros: tuple[MacroLayer, ...] = ()
-    """the sub-graphs of the file that were understood as one op"""
+    """The sub-graphs of the file that were understood as one op."""
     scattered: frozenset[str] = frozenset()
     """Parameters of the graph that the file holds in several tensors, or in none."""
     joined: frozenset[str] = frozenset()
     """Tensors of the reading that the file holds only as parts of others."""
     reading: Reading | None = None
-    """what the core reads in the file"""
+    """What the core reads in the file."""
     signed: bool = True
-    """whether the exporter says which tensors are parameters"""
+    """Whether the exporter says which tensors are parameters."""
 
     def has(self, reading: Reading) -> bool:
         """Whether a reading found the imported bytes, in the file and its external data."""

@@ -18,7 +18,7 @@ from lipcert.importer.nodes import label
 
 MICROSOFT: Final = "com.microsoft"
 _Reason = tuple[str, str, str]
-"""code, reason and remedy"""
+"""Code, reason and remedy of a refusal."""
 _JUMPS: Final = "the output jumps, so no Lipschitz bound exists"
 _TRAINING: Final = ("LC011", "this is part of a training step", "export for inference")
 _DISCRETE: Final = (

@@ -89,7 +89,7 @@ def unseen(
     """
     floats = {name: tensor for name, tensor in stored.items() if tensor.is_float}
     if not notes.signed:
-        return _unnamed(notes, floats, readers)
+        return _unseen_without_notes(notes, floats, readers)
     everything = notes.targets | floats.keys() - notes.listed
     results = {name for item in readers for name in output_names(item.node)}
     calls = [call for item in readers if (call := call_of(item.node)) is not None]
@@ -245,7 +245,7 @@ def _is(kinds: re.Pattern[str], result: str) -> bool:
     return kinds.fullmatch(_NUMBER.sub("", result)) is not None
 
 
-def _unnamed(
+def _unseen_without_notes(
     notes: Provenance, floats: Mapping[str, Tensor], readers: Iterable[NotedNode]
 ) -> frozenset[str]:
     names = {name: name for name in floats.keys() & notes.stored}
@@ -274,7 +274,7 @@ def _is_copy(notes: Provenance, node: Node, given: str, tensor: Tensor) -> bool:
     own = {name[len(module) + 1 :] for name in notes.stored if name.startswith(f"{module}.")}
     if not module or not (is_matrix or node.op_type in _MOVED):
         return False
-    if is_matrix and own:  # a layer of which the bias is left
+    if is_matrix and own:  # a layer of which only the bias is left
         halves = [name for name in own if "." not in name]
         alone = [name.endswith("bias") and f"{name[:-4]}weight" not in own for name in halves]
         return bool(halves) and all(alone)

@@ -69,7 +69,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     stored = tensors(model)
     uses = _Uses(program, model)
     literals = not notes.signed or bool(marks.missing) or marks.as_exported
-    own = frozenset() if notes.signed else _of_module(model, notes, marks.nodes) | found.reduced
+    own = frozenset() if notes.signed else _unnoted(model, notes, marks.nodes) | found.reduced
     followed = frozenset[str]() if marks.as_exported else _followed(found, own, marks)
     mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks, followed)
     limits = set[str]().union(
@@ -132,7 +132,7 @@ def _followed(found: Computed, own: Set[str], marks: Marks) -> frozenset[str]:
     return frozenset(names if is_known and not marks.missing else ())
 
 
-def _of_module(model: Model, notes: Provenance, noted: Sequence[NotedNode]) -> frozenset[str]:
+def _unnoted(model: Model, notes: Provenance, noted: Sequence[NotedNode]) -> frozenset[str]:
     """Return what may be trained even as a plain number, if no notes say what is trained.
 
     A tensor of several numbers that a node moves or computes with is not part of a formula, except
@@ -259,7 +259,7 @@ def _mixed(
     mixed.update(*(item.tensors for item in touched))
     mentioned = {name for item in marks.nodes for name in notes.mentioned(item.node)}
     if marks.hidden or missing - mentioned:
-        mixed |= everything  # it is unknown where they went
+        mixed |= everything  # the missing ones may be folded into any tensor
     elif missing:
         mixed |= everything - notes.targets
     mixed |= marks.unseen | _unread(notes, marks.nodes)

@@ -206,14 +206,14 @@ class _Search(Proposals):
         last = below.index(witness.start)
         if witness.start == self._program.input:
             if not self._behind.intersection(below):
-                whole = list(self._whole(witness, linked, found, facts))
+                whole = list(self._from_input(witness, linked, found, facts))
                 yield from whole
                 if whole:
                     return
             last -= 1
-        yield from self._best(value, below[: last + 1], found, facts)
+        yield from self._near_zero(value, below[: last + 1], found, facts)
 
-    def _whole(
+    def _from_input(
         self, witness: ChainForm, linked: Linked, found: Fact, facts: Mapping[str, Fact]
     ) -> Iterator[ChainForm]:
         """Yield a window from the input, unless it cannot improve on what was found.
@@ -233,7 +233,7 @@ class _Search(Proposals):
             elif gain * radius > far:
                 self._behind.add(witness.stop)
 
-    def _best(
+    def _near_zero(
         self, value: str, starts: Sequence[str], found: Fact, facts: Mapping[str, Fact]
     ) -> Iterator[ChainForm]:
         """Yield the window around the image of 0 that is likely to say most, if it says more."""

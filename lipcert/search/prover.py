@@ -246,12 +246,12 @@ class Prover:
 
     def derived(self, proposals: Proposals) -> Derived:
         """Return all bounds, and the lines."""
-        self._values(proposals)
-        forms = self._forms_down(proposals)
+        self._add_values(proposals)
+        forms = self._cotangent_forms(proposals)
         self._add(LossPull(value=self.proof.program.output))
         for of in (LOSS, OUTPUT):
-            self._pulls(of, forms)
-        self._gradients()
+            self._add_pulls(of, forms)
+        self._add_gradients()
         return _derived(self.proof, tuple(self._lines), tuple(self._rests))
 
     def _tried(self, line: Line[FoundT]) -> tuple[FoundT, set[_Key]] | None:
@@ -308,7 +308,7 @@ class Prover:
             self._writers[key].append(number)
         return number
 
-    def _values(self, proposals: Proposals) -> None:
+    def _add_values(self, proposals: Proposals) -> None:
         """Add facts about every value, in order."""
         proof = self.proof
         self._add(InputFact(value=proof.program.input))
@@ -317,19 +317,19 @@ class Prover:
         for step in proof.program.steps:
             self._add(StepFact(value=step.output, step=rule_of(step.op)))
             for values in self._affine_below(step):
-                self._add_if_it_tells(AffineFact(value=step.output, values=values))
+                self._add_if_better(AffineFact(value=step.output, values=values))
             slices = self._slices(step)
             if slices is not None:
-                self._add_if_it_tells(slices)
+                self._add_if_better(slices)
             products = proposals.of_products(step.output, proof.facts)
-            if products is not None and self._add_if_it_tells(products):
+            if products is not None and self._add_if_better(products):
                 continue
             found = proof.facts[step.output]
             gains = proposals.of_relu(step.output, found, proof.facts)
-            any(self._add_if_it_tells(line) for line in gains)
+            any(self._add_if_better(line) for line in gains)
             found = proof.facts[step.output]
             for chain in proposals.of_value(step.output, found, proof.facts):
-                self._near(chain, known)
+                self._add_form_facts(chain, known)
             self._forget_runs(step.output)
 
     def _forget_runs(self, value: str) -> None:
@@ -341,7 +341,7 @@ class Prover:
             if isinstance(line, AffineFact) and len(line.values) > 1 and line.stated > least:
                 writers.remove(number)
 
-    def _add_if_it_tells(self, *lines: FactLine) -> bool:
+    def _add_if_better(self, *lines: FactLine) -> bool:
         """Whether a fact follows; that of the least norm is kept if it says more than is known."""
         rows = [(line, row) for line in lines if (row := self._tried(line)) is not None]
         if not rows:
@@ -388,7 +388,7 @@ class Prover:
             if maker is not None and isinstance(maker.op, Dense | Conv):
                 yield (below,)
 
-    def _near(self, line: ChainForm, balls: Iterable[int]) -> None:
+    def _add_form_facts(self, line: ChainForm, balls: Iterable[int]) -> None:
         """Add what a form says of a value, near that of an example and near the image of 0."""
         proof, start, stop = self.proof, line.start, line.stop
         steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
@@ -417,9 +417,9 @@ class Prover:
             leveled = self._spectra.with_level(line, self.proof)
         except NotProved:
             return
-        self._add_if_it_tells(line, *([] if leveled.level is None else [leveled]))
+        self._add_if_better(line, *([] if leveled.level is None else [leveled]))
 
-    def _forms_down(self, proposals: Proposals) -> Mapping[str, list[int]]:
+    def _cotangent_forms(self, proposals: Proposals) -> Mapping[str, list[int]]:
         """Return forms of chains of cotangents, by where the chains begin."""
         proof, found = self.proof, defaultdict[str, list[int]](list)
         for chain in proposals.of_cotangents(proof.facts):
@@ -447,7 +447,7 @@ class Prover:
             return False
         return True
 
-    def _pulls(self, of: Seed, forms: Mapping[str, list[int]]) -> None:
+    def _add_pulls(self, of: Seed, forms: Mapping[str, list[int]]) -> None:
         """Add cotangents of every value below the output, the last one first."""
         proof, runs = self.proof, defaultdict[str, list[tuple[str, ...]]](list)
         for row in proof.runs:
@@ -461,7 +461,7 @@ class Prover:
         for value in values:
             if value == program.output:
                 continue
-            self._pull(
+            self._add_pull(
                 ValuePull(of=of, value=value),
                 [
                     *(RunPull(of=of, values=row) for row in runs[value]),
@@ -508,7 +508,7 @@ class Prover:
             if len(others) > 1 and above is not None and above.hull is not None:
                 yield FormPull(of=of, form=first, by="hull", others=tuple(others))
 
-    def _pull(self, line: ValuePull, shares: list[ShareLine]) -> None:
+    def _add_pull(self, line: ValuePull, shares: list[ShareLine]) -> None:
         """Add a cotangent, after those lines about its parts that make it smaller."""
         plain = self._tried(line)
         tried = [(share, row) for share in shares if (row := self._tried(share)) is not None]
@@ -528,7 +528,7 @@ class Prover:
                 dict.__setitem__(own.edges, key, known)
         self._append(self._stated(line, best[0]), *best)
 
-    def _kernels(self) -> None:
+    def _add_kernels(self) -> None:
         """Add gradients of convolutions, from differences of classes."""
         proof = self.proof
         convolutions = [(s, s.op) for s in proof.program.steps if isinstance(s.op, Conv)]
@@ -547,9 +547,9 @@ class Prover:
                     self._append(self._stated(line, tried[0]), *tried)
                     break
 
-    def _gradients(self) -> None:
+    def _add_gradients(self) -> None:
         """Add gradients of every tensor that a step uses, after those of kernels that say more."""
-        self._kernels()
+        self._add_kernels()
         for tensor, steps in self.proof.users.items():
             tried = self._tried(TensorGradient(tensor=tensor))
             if tried is None:

@@ -82,7 +82,7 @@ def suggest(
     if examples is None:
         measured = _drawn(base, settings, remembered)
     else:
-        measured = _some(examples, int(_DATA * _WORK / work(base.program)))
+        measured = _evenly_spaced(examples, int(_DATA * _WORK / work(base.program)))
     session = Session(
         analyst=Analyst(base, settings, measured, remembered),
         families=known,
@@ -127,7 +127,7 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
     return random_examples(graph.input_shape, known.domain, base.loss, graph.output_shape, count)
 
 
-def _some(examples: Examples, count: int) -> Examples:
+def _evenly_spaced(examples: Examples, count: int) -> Examples:
     """Return this many of the examples, evenly spaced: a file may be sorted by its labels."""
     count = max(count, _MOST)
     if len(examples) <= count:

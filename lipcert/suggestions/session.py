@@ -114,9 +114,9 @@ class Session:
         changes = list(what_ifs.changes_of(graph, settings, self.base.loss))
         usable = [change for change in changes if change.in_recipe]
         self.expected = 3 * (len(families) + len(changes))
-        found = list(self._alone(families, ()))
+        found = list(self._single(families, ()))
         self.deadline = self._after(_EARLY)
-        found += self._alone(usable, self.home)
+        found += self._single(usable, self.home)
         self.deadline = self._after(_LATER)
         recipes = list(self._recipes([*families, *late], usable)) or [self._recipe(())]
         recipes.sort(key=lambda recipe: recipe.outcome.score)
@@ -126,10 +126,10 @@ class Session:
         best = replace(whole, accuracy_probe=best.accuracy_probe)
         known = {item.change: item.accuracy_probe for item in shown.single}
         self.deadline = self.end
-        others = list(self._apart(changes, best))
+        others = list(self._others(changes, best))
         tried = {item.change for item in found}
         rest = [change for change in usable if change not in tried]
-        found += [*self._alone(late, ()), *self._alone(rest, self.home)]
+        found += [*self._single(late, ()), *self._single(rest, self.home)]
         found = [replace(item, accuracy_probe=known.get(item.change)) for item in found]
         ranked = tuple(sorted(found, key=_rank))
         apart = tuple(sorted(others, key=_rank))
@@ -255,7 +255,7 @@ class Session:
         if self.analyst.examples is not None and time.monotonic() < self.deadline:
             yield from what_ifs.backprop_clippings(what_ifs.layer_radii(self.analyst))
 
-    def _alone(self, changes: Iterable[Change], under: tuple[Change, ...]) -> Iterator[Suggestion]:
+    def _single(self, changes: Iterable[Change], under: tuple[Change, ...]) -> Iterator[Suggestion]:
         """Yield single changes under a mechanism, except those that the settings have already."""
         settings = self.analyst.settings
         for change in changes:
@@ -271,13 +271,13 @@ class Session:
         mechanism = found.settings.mechanism
         return Suggestion(change, mechanism, fields, found.outcome, with_recipe=with_recipe)
 
-    def _apart(self, changes: Sequence[Change], best: Recipe) -> Iterator[Suggestion]:
+    def _others(self, changes: Sequence[Change], best: Recipe) -> Iterator[Suggestion]:
         """Yield other runs of the best recipe, and training of the last layer alone."""
         for change in changes:
             if change.in_recipe:
                 continue
             if change.topic == "head":
-                yield from self._alone([change], (self.rival,))
+                yield from self._single([change], (self.rival,))
                 continue
             found = self.tried((*best.changes, change))
             if found is not None:
@@ -362,7 +362,7 @@ class Session:
         code = mechanism_code(
             said | {"loss": settings.loss if settings.heads else self.base.loss.kind},
             freeze=globs([x for x in trained if not last.settings.is_trained(x)], trained),
-            orthogonalize=self._turns(last.settings),
+            orthogonalize=self._orthogonalize(last.settings),
         )
         return Recipe(
             last.settings.mechanism,
@@ -372,11 +372,11 @@ class Session:
             last.settings,
             changed(settings, last.settings),
             code,
-            self._turns(last.settings),
+            self._orthogonalize(last.settings),
             None if plan is None else learning_rate(graph, last.settings, plan.releases),
         )
 
-    def _turns(self, settings: Settings) -> int:
+    def _orthogonalize(self, settings: Settings) -> int:
         """Return Björck iterations of a clipless recipe with its own radius.
 
         Scaling a weight down shrinks all its singular values: the signal suffers, no bound does.

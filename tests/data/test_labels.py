@@ -73,7 +73,7 @@ def test_labels_of_several_outputs_are_rows(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["data set by names", "arrays by name"])
 def test_an_order_is_never_guessed(form: str, tmp_path: Path) -> None:
     source = FORMS[form][0](tmp_path)
-    with pytest.raises(NoVerdictError, match="--data-y in which order"):
+    with pytest.raises(NoVerdictError, match="--data-y in the order"):
         next(iter(open_source(source, Columns()).blocks()))
 
 
