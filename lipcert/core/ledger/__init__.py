@@ -1,4 +1,4 @@
-"""The ledger: what a certificate assumes, as typed premises."""
+"""Ledger: the assumptions of a certificate, as typed premises."""
 
 from typing import Final, TypeAlias
 
@@ -9,9 +9,9 @@ DECLARED: Final = "declared"
 EVALUATION: Final = "A-EVAL"
 DROPOUT: Final = "Dropout"
 MODAL_OPERATORS: Final = frozenset({"BatchNormalization", DROPOUT})
-"""operators of ONNX that stand for something else in train mode"""
+"""ONNX operators that compute something else in train mode."""
 EvalLayer: TypeAlias = tuple[str, str]
-"""its operator, and its name"""
+"""The operator of a layer, and its name."""
 
 LAYERS: Final = "A-LAYERS"
 SAMPLING: Final = "A-SAMPLING"

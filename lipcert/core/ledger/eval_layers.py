@@ -1,6 +1,6 @@
-"""A-EVAL: the layers that compute something else in train mode, and stay in eval mode.
+"""A-EVAL: the layers that would compute something else in train mode, and stay in eval mode.
 
-They are those that the checker sees in the file, and those that a certificate names besides,
+They are the layers that the checker sees in the file, and further ones that a certificate names
 because an exporter left traces of them.
 """
 
@@ -23,7 +23,7 @@ class _Layers:
 
 
 def read_eval_layers(data: Mapping[str, object]) -> tuple[EvalLayer, ...]:
-    """The layers that a certificate names."""
+    """Return the layers that a certificate names; refuse an empty list and other operators."""
     found = tuple((layer.kind, layer.name) for layer in read(_Layers, data, EVALUATION).layers)
     if not found or not MODAL_OPERATORS.issuperset(kind for kind, _ in found):
         raise CertificateFormatError(f"{EVALUATION} names no layers")

@@ -1,4 +1,4 @@
-"""Gradient clipping (Abadi et al., 2016): the gradient of every example is held itself."""
+"""Gradient clipping (Abadi et al., 2016): every example's whole gradient is clipped."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,9 +7,9 @@ from lipcert.core.codec import Bound
 from lipcert.core.ledger.mechanism import Mechanism
 
 ClipScopeName = Literal["flat", "group"]
-"""one clip of the gradient of all parameters together, or of each of K noised groups, to C/√K"""
+"""flat: the gradient of all parameters is clipped to C; group: that of each of K groups to C/√K."""
 DecayName = Literal["decoupled", "inside"]
-"""weight decay λθ enters after the noise, being public, or ∇ℓ + λθ is what is clipped"""
+"""decoupled: weight decay λθ, being public, enters after the noise; inside: ∇ℓ + λθ is clipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class GradientClipping(Mechanism):
 
     @property
     def text(self) -> str:
-        """The text of A-MECHANISM, with the radius."""
+        """The text of A-MECHANISM, which states the radius."""
         return (
             f"The gradient of every example is clipped to {self.clip_norm!r} ({self.clip_scope}), "
             f"decay {self.decay}."

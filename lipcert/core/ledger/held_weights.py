@@ -1,4 +1,4 @@
-"""Mechanisms that hold the weights within their constraints.
+"""Mechanisms that keep the weights within their constraints.
 
 Clipless (Béthune et al., 2024); weight clipping, fixed weight norms (Barczewski and Ramon, 2024).
 """
@@ -21,8 +21,8 @@ class Clipless(Mechanism):
 
 @dataclass(frozen=True, slots=True)
 class WeightClipping(Mechanism):
-    """After each step a weight above its radius is scaled down to it; bounds are taken at the
-    current weights, which are public, and change from step to step."""
+    """After each step a weight above its radius is scaled down to it. Bounds are computed at the
+    current weights, which are public, and so change from step to step."""
 
     kind = "weight-clipping"
     said = "weight-clipping: after each step weights above their radius are scaled to it"
@@ -30,7 +30,7 @@ class WeightClipping(Mechanism):
 
     @property
     def text(self) -> str:
-        """With what becomes of the weights, which bounds at those of the file depend on."""
+        """The text of A-MECHANISM, which states how the weights change: bounds depend on it."""
         return (
             "Gradients are what backpropagation finds; after every step, training scales tensors "
             "that exceed their constraint down to it."
@@ -40,7 +40,7 @@ class WeightClipping(Mechanism):
 @dataclass(frozen=True, slots=True)
 class FixedWeightNorm(Mechanism):
     """After each step every weight is scaled to its radius, up or down. Bounds hold for the whole
-    run: the sphere is part of the ball."""
+    run, as the sphere lies in the ball."""
 
     kind = "fixed-weight-norm"
     said = "fixed-weight-norm: after each step weights are scaled to their radius"

@@ -1,4 +1,4 @@
-"""Clips of backpropagation, layer by layer (Stevens et al., 2022)."""
+"""Backpropagation clipping, layer by layer (Stevens et al., 2022)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from lipcert.core.ledger import LAYERS
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, given, own_data
 
 ConvClipName = Literal["l1.5", "l2"]
-"""cotangents of convolutions are measured by √Σ_c (Σ_i |g_ci|)², c the channel, or as all others"""
+"""l1.5: cotangents of convolutions have the norm √Σ_c (Σ_i |g_ci|)², c the channel; l2: ‖g‖₂."""
 LayerEnds: TypeAlias = tuple[str, str]
-"""the value that a layer reads, and the value that it computes"""
+"""The value that a layer reads, and the value that it computes."""
 
 _NORMS: Final[Mapping[ConvClipName, str]] = {
     "l1.5": "in the norm that adds magnitudes within a channel and squares over the channels "
@@ -26,7 +26,8 @@ _NORMS: Final[Mapping[ConvClipName, str]] = {
 class ClippedLayer:
     """A layer that clips: the value that it reads, the value that it computes, and its own radii.
 
-    None: the radius of all layers or, of the input where all have none, no clip of it.
+    A radius None stands for the radius of all layers; if there is no such radius for inputs, the
+    layer does not clip its input.
     """
 
     input: str
@@ -36,7 +37,7 @@ class ClippedLayer:
 
     @property
     def ends(self) -> LayerEnds:
-        """The value that it reads, and the one that it computes."""
+        """The value that the layer reads, and the value that it computes."""
         return self.input, self.output
 
 
@@ -47,15 +48,20 @@ class _Layers:
 
 @dataclass(frozen=True, slots=True)
 class BackpropClipping(Mechanism):
-    """Clips round layers, example by example. Weights are free.
+    """Layers clip their inputs and cotangents, example by example. Weights are free.
 
-    A layer, the steps from the first of its ends to the second, reads x·min(1, β/‖x‖) in place of
-    x; at its output the gradient g becomes g·min(1, C/|g|) before it goes on into the layer.
-    input_clip: β of every layer; None: those of the layers, of which one without clips nothing that
-    it reads. cotangent_clip: C of every layer; None: those of the layers. conv_clip: |g| is
-    √Σ_c (Σ_i |g_ci|)² for layers with a convolution ("l1.5"), or the Euclidean norm everywhere
-    ("l2"). layers: empty until the network is known. ValueError where a layer has no C, or a radius
-    besides that of all.
+    A layer consists of the steps from the first of its ends to the second. It reads
+    x·min(1, β/‖x‖) in place of x; at its output the gradient g is replaced by g·min(1, C/|g|)
+    before it enters the layer.
+
+    input_clip: β of every layer. If it is None, each layer has its own, and a layer without one
+        does not clip its input.
+    cotangent_clip: C of every layer. If it is None, each layer has its own.
+    conv_clip: "l1.5": |g| is √Σ_c (Σ_i |g_ci|)² for layers with a convolution, else Euclidean;
+        "l2": |g| is Euclidean everywhere.
+    layers: empty until the network is known.
+
+    Raise ValueError if a layer has no C, or has a radius although all layers have one.
     """
 
     kind = "backprop-clipping"
@@ -81,7 +87,7 @@ class BackpropClipping(Mechanism):
                 raise ValueError("a layer clips its cotangent to no radius, or to two")
 
     def around(self, layers: Sequence[ClippedLayer]) -> Self:
-        """These clips round layers, each of which states its radii; one of all is said once."""
+        """Return this mechanism for layers that state their radii; a common one is stated once."""
         if not layers:
             return self
         reads, receives = (
@@ -107,11 +113,11 @@ class BackpropClipping(Mechanism):
         return self.conv_clip == "l1.5"
 
     def input_radius(self, layer: ClippedLayer) -> float | None:
-        """To which the layer clips what it reads; None: not at all."""
+        """Return the radius to which the layer clips its input; None if it does not clip it."""
         return layer.input_clip if self.input_clip is None else self.input_clip
 
     def cotangent_radius(self, layer: ClippedLayer) -> float:
-        """To which the layer clips the gradient at its output."""
+        """Return the radius to which the layer clips the gradient at its output."""
         return min(c for c in (self.cotangent_clip, layer.cotangent_clip) if c is not None)
 
     @property
@@ -120,7 +126,7 @@ class BackpropClipping(Mechanism):
 
     @property
     def text(self) -> str:
-        """With both radii, or with where they stand."""
+        """The text of A-MECHANISM, which states both radii, or where they are stated."""
         reads, clip = "", "the radius stated there"
         if self.input_clip is not None:
             reads = f"what it reads to the Euclidean norm {self.input_clip!r}, and "
@@ -138,7 +144,7 @@ class BackpropClipping(Mechanism):
         )
 
     def record(self) -> dict[str, Any]:
-        """With the layers, where they have radii of their own."""
+        """Return kind and fields, and the layers if they have their own radii."""
         found = Mechanism.record(self)
         if self.cotangent_clip is None or (self.input_clip is None and self._clips_inputs):
             found["layers"] = [given(asdict(layer)) for layer in self.layers]
@@ -146,7 +152,7 @@ class BackpropClipping(Mechanism):
 
     @classmethod
     def words(cls, record: Mapping[str, Any]) -> str:
-        """With how many layers have which radius, where that is not one for all."""
+        """Return the text for reports; it counts layers by radius if they differ."""
         if "input_clip" in record and "cotangent_clip" in record:
             return cls.said.format_map(record)
         layers = [dict(layer) for layer in record.get("layers", ())]
@@ -166,7 +172,7 @@ class BackpropClipping(Mechanism):
 
     @classmethod
     def read(cls, known: Mapping[str, Mapping[str, object]]) -> Self:
-        """With the layers, from the data of A-LAYERS."""
+        """Read the mechanism, and its layers from the data of A-LAYERS."""
         if LAYERS not in known:
             raise CertificateFormatError(f"the assumption {LAYERS} is missing")
         listed = read(_Layers, known[LAYERS], LAYERS).layers

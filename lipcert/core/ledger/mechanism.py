@@ -1,12 +1,13 @@
-"""Mechanisms: by which device training bounds what one example can move.
+"""Mechanisms: how training limits the influence of one example.
 
-One class declares what the ledger, the derivation, settings, reports, training and audits must
-know of a mechanism; its fields are what training enforces, under the names of the settings.
+One class per mechanism declares everything that the ledger, the derivation, settings, reports,
+training and audits need; its fields are what training enforces, named as in the settings.
 Invariant: a record holds everything that bounds depend on besides the network, the weights and
 their constraints.
 
-Some hold the *weights* (`held_weights`), backpropagation clipping (Stevens et al., 2022) holds each
-layer's input and cotangent (`layer_clipping`), and gradient clipping the gradient itself.
+Some mechanisms constrain the *weights* (`held_weights`); backpropagation clipping (Stevens et al.,
+2022) clips each layer's input and cotangent (`layer_clipping`); gradient clipping clips the
+gradient itself.
 """
 
 from collections.abc import Mapping
@@ -21,34 +22,36 @@ MECHANISM: Final = "A-MECHANISM"
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """What training does besides backpropagation and the steps of an optimizer."""
+    """What training does in addition to backpropagation and the steps of an optimizer."""
 
     kind: ClassVar[str]
-    """the name that users and certificates give it"""
+    """The name of the mechanism in settings and certificates."""
     said: ClassVar[str]
-    """what it enforces, for reports; fields in braces"""
+    """A text for reports on what it enforces, with fields in braces."""
     weights: ClassVar[Literal["given", "held", "stepwise", "free"]]
-    """given: bounds are of the weights of the file, or of all within the constraints. held: of all
-    within the constraints, where they lie after every step. stepwise: likewise, and bounds are
-    taken at the weights that a step starts from, which are public. free: gradients are bounded
-    whatever weights and inputs are."""
+    """For which weights bounds hold.
+
+    given: those of the file, or all within the constraints. held: all within the constraints, where
+    the weights are after every step. stepwise: as for held, but bounds are computed at the weights
+    that a step starts from, which are public. free: gradients are bounded whatever the weights and
+    inputs are."""
     gradient: ClassVar[str] = "the gradient of its loss"
-    """what of an example is bounded"""
+    """The quantity of an example that is bounded."""
     output: ClassVar[str] = "the output"
-    """what the Lipschitz constant is of"""
+    """The quantity that has the Lipschitz constant."""
     tables: ClassVar[tuple[str, ...]] = ()
-    """settings, one value for each layer, that become part of what training enforces"""
+    """Settings with one value for each layer, which become part of what training enforces."""
     acts: ClassVar[bool] = True
-    """whether training does anything besides backpropagation and the steps of an optimizer"""
+    """Whether training does anything besides backpropagation and the steps of an optimizer."""
     clips_layers: ClassVar[bool] = False
-    """whether layers clip what they read and receive, which makes another program of the network"""
+    """Whether layers clip inputs and cotangents; training then runs a different program."""
     clips_gradients: ClassVar[bool] = False
-    """whether the gradient of every example is clipped, however the network computes it"""
+    """Whether the gradient of every example is clipped, however the network computes it."""
     scales_up: ClassVar[bool] = False
-    """whether weights below their radius are scaled up to it, as those above it are scaled down"""
+    """Whether weights below their radius are scaled up to it, besides scaling others down."""
     fills_scope: ClassVar[bool] = False
-    """whether training may meet every weight of the scope and finds there what backpropagation
-    finds, so that one example of a large gradient refutes a smaller bound"""
+    """Whether training may reach all weights of the scope and uses plain backpropagation there, so
+    that one example with a larger gradient refutes a bound."""
 
     @classmethod
     def holds_weights(cls) -> bool:
@@ -61,17 +64,17 @@ class Mechanism:
         return "Gradients are what backpropagation finds."
 
     def record(self) -> dict[str, Any]:
-        """Kind and fields, without those that are None."""
+        """Return kind and fields, without those that are None."""
         return given({"kind": self.kind} | {n: getattr(self, n) for n in names_of(type(self))})
 
     @classmethod
     def words(cls, record: Mapping[str, Any]) -> str:
-        """A record as reports say it; KeyError, TypeError or ValueError where it is none."""
+        """Return a record in words; KeyError, TypeError or ValueError if it is not a record."""
         return cls.said.format_map(record)
 
     @classmethod
     def read(cls, known: Mapping[str, Mapping[str, object]]) -> Self:
-        """From the data of the assumptions of a certificate."""
+        """Read the mechanism from the data of a certificate's assumptions."""
         return read(cls, own_data(known), MECHANISM)
 
 
@@ -94,17 +97,17 @@ MECHANISMS: Final[Mapping[str, type[Mechanism]]] = Registry("ledger", {
     "layer_clipping.BackpropClipping": "backprop-clipping",
     "gradient_clipping.GradientClipping": "gradient-clipping",
 })  # fmt: skip
-"""the class of each kind"""
+"""The class of each kind."""
 
 
 def names_of(mechanism: type[Mechanism]) -> dict[str, bool]:
-    """What training enforces, by the names of the settings, and whether it has a default."""
+    """Return the names of the settings that training enforces; True if one has a default."""
     own = {item.name: item for item in fields(mechanism) if not item.metadata}
     return {name: item.default is not MISSING for name, item in own.items()}
 
 
 def read_mechanism(known: Mapping[str, Mapping[str, object]]) -> Mechanism:
-    """From the data of the assumptions of a certificate."""
+    """Read the mechanism, of any kind, from the data of a certificate's assumptions."""
     kind = known[MECHANISM].get("kind")
     if not isinstance(kind, str) or kind not in MECHANISMS:
         raise CertificateFormatError(
@@ -114,10 +117,10 @@ def read_mechanism(known: Mapping[str, Mapping[str, object]]) -> Mechanism:
 
 
 def own_data(known: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """What A-MECHANISM states besides the kind."""
+    """Return what A-MECHANISM states besides the kind."""
     return {name: value for name, value in known[MECHANISM].items() if name != "kind"}
 
 
 def given(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is not given."""
+    """Return the members that are not None."""
     return {name: value for name, value in members.items() if value is not None}

@@ -1,8 +1,8 @@
 """Premises: the assumptions of a certificate as numbers and names.
 
-Every number of the assumptions reaches the derivation through them: data that say more than the
-premises are refused as they are read. The checker writes the ledger again, and the two must agree
-exactly: no assumption can be added, dropped or declared checked.
+The derivation takes every number of the assumptions from here, and data that state more than the
+premises are refused. The checker rebuilds the ledger, and the two must agree exactly: no assumption
+can be added, dropped or declared checked.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from lipcert.core.ledger import (
 )
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
-if TYPE_CHECKING:  # loaded where a certificate states them
+if TYPE_CHECKING:  # at run time, loaded only if a certificate states them
     from lipcert.core.ledger.gradient_clipping import GradientClipping
     from lipcert.core.ledger.layer_clipping import BackpropClipping
     from lipcert.core.ledger.run import Run
 
 JOINT: Final = "joint"
-"""the kind of a loss that is the sum of losses of several outputs"""
+"""The kind of a loss that is the sum of losses of several outputs."""
 _OF_STATED: Final = ("A-INPUT", "A-LOSS", "A-NEIGH")
 _NEEDED: Final = ("A-INPUT", "A-LOSS", MECHANISM, "A-NEIGH", "A-GRAD-AGG")
 STATED: Final = frozenset({*_NEEDED, LAYERS, SAMPLING, STEPWISE})
-"""assumptions whose data are premises"""
+"""The assumptions whose data are premises."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
-    """What is assumed of one of several inputs, whose name and shape are those in the file."""
+    """The assumptions on one of several inputs; name and shape are those in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,7 +50,7 @@ class InputPart:
 
 @dataclass(frozen=True, slots=True)
 class LossPart:
-    """weight · loss of one of several outputs, whose name is that in the file."""
+    """One summand, weight · loss, of a joint loss; output: its name in the file."""
 
     output: str
     kind: str
@@ -60,12 +60,13 @@ class LossPart:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What A-INPUT, A-LOSS and A-NEIGH state. None: not assumed.
+    """The content of A-INPUT, A-LOSS and A-NEIGH. None: not assumed.
 
-    loss_assumed: whether the loss was not stated.
-    input_parts: of several inputs, in the order of the file, what is assumed of each: boxes are
-    theirs alone, and `input_norm` is that of all of them together.
-    loss_parts: of the loss `joint`, in the order of the outputs in the record of the model.
+    loss_assumed: whether the user did not state the loss.
+    input_parts: for several inputs, the assumptions on each, in the order of the file; boxes are
+        stated only there, and `input_norm` is the norm of all inputs together.
+    loss_parts: the summands of the loss `joint`, in the order of the outputs in the record of the
+        model.
     """
 
     input_norm: Bound | None = field(metadata=member("A-INPUT.norm"))
@@ -93,9 +94,9 @@ class _Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the checker itself knows of a model when it writes the ledger.
+    """What the checker itself knows about a model when it builds the ledger.
 
-    frozen: tensors that reach the data path as constants. eval_layers: those of the file that
+    frozen: tensors that reach the data path as constants. eval_layers: the layers in the file that
     compute something else in train mode.
     """
 
@@ -108,9 +109,9 @@ class Circumstances:
 class Premises(Stated):
     """The assumptions as numbers and names.
 
-    divisor: the public constant that a mean divides the sum of gradients by; None for a sum.
-    stepwise: the noise multiplier of every step of a run that proves its bounds anew at each.
-    eval_layers: those that a certificate names.
+    divisor: the public constant by which a mean divides the sum of gradients; None for a sum.
+    stepwise: the noise multiplier of every step of a run that proves its bounds at each step.
+    eval_layers: the layers that the certificate names.
     """
 
     mechanism: Mechanism
@@ -121,7 +122,7 @@ class Premises(Stated):
 
     @classmethod
     def read(cls, assumptions: Sequence[Assumption]) -> Premises:
-        """From the assumptions of a certificate; `CertificateFormatError` where they are others."""
+        """Read the premises; raise `CertificateFormatError` if the assumptions are malformed."""
         known = {item.id: item.data for item in assumptions}
         for name in _NEEDED:
             if name not in known:
@@ -159,7 +160,7 @@ class Premises(Stated):
 
     @property
     def clip(self) -> GradientClipping | None:
-        """The clip of the whole gradient."""
+        """The mechanism, if it clips the whole gradient."""
         own = self.mechanism
         return cast("GradientClipping", own) if own.clips_gradients else None
 
@@ -174,8 +175,11 @@ class Premises(Stated):
         known: Circumstances,
         data: Mapping[str, Mapping[str, object]],
     ) -> tuple[Assumption, ...]:
-        """The ledger of a certificate with these premises. data: what states them, by the names in
-        `STATED`, of which `read` has made sure that it says no more."""
+        """Return the ledger of a certificate with these premises.
+
+        data: the data of the assumptions in `STATED`; `read` has checked that they state no more
+        than these premises.
+        """
         scope, privacy = certificate.scope, certificate.privacy
         layers = sorted({*self.eval_layers, *known.eval_layers})
         at_point = self.run is not None and scope.kind == "point" and self.clip is None

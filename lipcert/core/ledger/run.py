@@ -1,4 +1,4 @@
-"""A-SAMPLING and A-STEPWISE: the training run that ε is stated for."""
+"""A-SAMPLING and A-STEPWISE: the training run for which ε is stated."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SIZES: Final = frozenset({"declared", "data"})
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The training run that ε is stated for.
+    """The training run for which ε is stated.
 
-    participations: the largest number of steps whose batches hold one example (of an epoch's
-        disjoint batches).
-    size: where N comes from; None where an earlier certificate does not say.
+    participations: the largest number of steps whose batches contain one example; it is less than
+        `steps` only if an example is in one batch of every epoch.
+    size: where N comes from; None if an earlier certificate does not say.
     """
 
     scheme: str
@@ -35,7 +35,7 @@ class Run:
 
     @classmethod
     def read(cls, data: Mapping[str, object]) -> Run:
-        """From the data of A-SAMPLING."""
+        """Read the run from the data of A-SAMPLING; refuse one that is impossible."""
         run = read(cls, data, SAMPLING)
         fits = 1 <= run.batch_size <= run.dataset_size and 1 <= run.participations <= run.steps
         whole = run.is_by_epoch or run.participations == run.steps
@@ -49,14 +49,14 @@ class Run:
 
     @property
     def is_by_epoch(self) -> bool:
-        """Whether an example is in one batch of every epoch, so that epochs are what counts."""
+        """Whether an example is in one batch of every epoch, so that epochs are counted."""
         return self.scheme in _BY_EPOCH
 
     def is_possible(self) -> bool:
-        """Whether some example may indeed be in no more batches than is said.
+        """Whether an example can indeed be in no more batches than `participations`.
 
         Proof: an epoch of disjoint batches has at most ⌈N/B⌉ of them, so that T steps begin at
-        least T/⌈N/B⌉ epochs, and an example is in one batch of each that is complete.
+        least T/⌈N/B⌉ epochs, and an example is in one batch of each complete epoch.
         """
         return self.steps <= self.participations * -(-self.dataset_size // self.batch_size)
 
@@ -67,7 +67,7 @@ class _Stepwise:
 
 
 def read_run(known: Mapping[str, Mapping[str, object]]) -> tuple[Run | None, float | None]:
-    """The run, and the multiplier of the noise of every step, from the data of assumptions."""
+    """Return the run and the noise multiplier of every step; None if they are not stated."""
     run = Run.read(known[SAMPLING]) if SAMPLING in known else None
     noise = read(_Stepwise, known[STEPWISE], STEPWISE) if STEPWISE in known else None
     return run, None if noise is None else noise.noise_multiplier
