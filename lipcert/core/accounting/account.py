@@ -1,16 +1,16 @@
-"""ε of a run, recomputed: an upper bound for every accountant that a certificate may name.
+"""Recompute an upper bound of the ε of a run, whichever accountant a certificate names.
 
-Input: the noise multiplier σ = s/Δ of one release, Δ under the relation at hand (G for
-add-remove and zero-out, 2G for replace-one), and how batches are drawn. Output: an ε, or
-None where none is recomputed. A run is accounted as `releases` Gaussian releases:
+Input: the noise multiplier σ = s/Δ of one release, with Δ for the given relation (G for add-remove
+and zero-out, 2G for replace-one), and how batches are drawn. Output: an ε, or None if none is
+recomputed. A run is accounted as `releases` Gaussian releases:
 
-1. no amplification (full batches; disjoint batches, `releases` then counts those that one example
+1. no amplification (full batches; disjoint batches, where `releases` counts those that one example
    can enter): one Gaussian release of shift √T/σ, exactly;
-2. Poisson samples: discrete pairs and their convolution, with RDP where those fail;
-3. balls in bins (`releases` counts epochs): discrete pairs, each of an epoch;
+2. Poisson samples: discrete pairs and their convolution, or RDP if that fails;
+3. balls in bins (`releases` counts epochs): discrete pairs, one for each epoch;
 4. samples of fixed size under replace-one: RDP.
 
-Each has a file of its own, which is loaded where it is needed.
+Each method is in its own file, which is loaded only when needed.
 """
 
 import math
@@ -39,10 +39,10 @@ _LEAST_MULTIPLIER: Final = 2.0**-64
 def epsilon_upper(  # noqa: PLR0917
     sampling: str, multiplier: float, rate: Fraction, releases: int, delta: Fraction, relation: str
 ) -> float | None:
-    """Returns ε such that the run is (ε, δ)-DP under the relation; None: not recomputed.
+    """Return ε such that the run is (ε, δ)-DP under the relation; None if it is not recomputed.
 
-    Hypotheses: `multiplier` is at most σ; batches are drawn as said and secret; releases may
-    depend on those before.
+    Hypotheses: `multiplier` is at most σ; batches are drawn as stated and are secret; releases may
+    depend on earlier ones.
     """
     known = relation in _RELATIONS and 0 < rate <= 1 and 0 < delta < 1
     if not (known and multiplier >= _LEAST_MULTIPLIER and 1 <= releases <= _MOST_RELEASES):
@@ -81,10 +81,11 @@ def _poisson(
 
 
 def derived_epsilon(claim: PrivacyClaim, run: Run, multiplier: float, relation: str) -> float:
-    """≥ the ε of a run of releases with this noise multiplier at most; inf: none is derived.
+    """Return an upper bound of the ε of the run; inf if none is derived.
 
-    The groups of a step are released from one sample, as one Gaussian mechanism. Where an example
-    enters one batch of an epoch, its participations are what counts.
+    `multiplier` is at most that of every release. The groups of a step are released from one
+    sample, as one Gaussian mechanism. If an example enters one batch of an epoch, its
+    participations are counted instead of steps.
     """
     releases = run.participations if run.is_by_epoch else run.steps
     rate = Fraction(run.batch_size, run.dataset_size)
@@ -95,7 +96,7 @@ def derived_epsilon(claim: PrivacyClaim, run: Run, multiplier: float, relation: 
 def epsilon_faults(
     claim: PrivacyClaim, run: Run, multiplier: float, relation: str
 ) -> Iterator[str]:
-    """What is wrong with the ε that is claimed of a run of such releases."""
+    """Yield what is wrong with the claimed ε of a run of releases with this noise multiplier."""
     if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
         yield "delta is not between 0 and 1, or the status of epsilon is not known"
         return

@@ -1,8 +1,8 @@
-"""ε of Gaussian releases whose batches are balls in bins: which pair dominates an epoch.
+"""ε of Gaussian releases whose batches are balls in bins: the pair that dominates an epoch.
 
 Input: the noise multiplier, the number of batches of an epoch, the number of epochs, δ. Output: an
 ε, or None. In every epoch each example is put into one of the batches, uniformly and independently
-of all others. Nodes decide how tight the ε is, never whether it is right.
+of all others. The nodes affect only how tight ε is, never whether it is right.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ _RESOLUTION: Final = 200.0
 _COARSEST: Final = 1e-3
 _WIDEST: Final = 2.0**19
 _MOST_BINS: Final = 1 << 32
-"""of more of them, upper bounds of probabilities say nothing"""
+"""Largest number of bins; for more, upper bounds of probabilities are useless."""
 _GRID_BITS: Final = 160
 _TINY: Final = 1e-290
 _DRIFT: Final = 1.0 + 2.0**-40
-"""more than what roundings of sums do to a ratio"""
+"""A factor that exceeds what rounding of sums does to a ratio."""
 
 
 def allocated_epsilon(multiplier: float, bins: int, epochs: int, delta: Fraction) -> float | None:
-    """Returns ε such that the run is (ε, δ)-DP under add-remove or zero-out; None: none is found.
+    """Return ε such that the run is (ε, δ)-DP under add-remove or zero-out; None if none is found.
 
     Hypotheses: `multiplier` is at most σ; the bins of an example are uniform, and independent of
     those of other examples and epochs; they stay secret; neighbours have the same number of bins.
-    An epoch that is not finished counts as a whole one.
-    Proof: of an epoch, given all before it and the bins of the others, let g_t be the example's
-    gradient at step t, and a_t = ‖g_t‖/s ≤ a = 1/σ. The outputs with the example have the density
-    r = Σ_t e^(a_t·z_t − a_t²/2)/T against those without it, where z_t is standard normal without
-    it, given what was released before t. Let w_t be further independent normals, and
+    An unfinished epoch counts as a whole one.
+    Proof: for one epoch, given all that precedes it and the bins of the others, let g_t be the
+    example's gradient at step t, and a_t = ‖g_t‖/s ≤ a = 1/σ. The outputs with the example have the
+    density r = Σ_t e^(a_t·z_t − a_t²/2)/T relative to those without it, where without it z_t is
+    standard normal, given the releases before t. Let w_t be further independent normals, and
     M_t = e^(a_t·z_t − a_t²/2)·e^(√(a² − a_t²)·w_t − (a² − a_t²)/2). Given the past M_t is
     log-normal, of mean 1 and parameter a, so that R = ΣM_t/T is a mean of independent ones; and r
     is the mean of R given all z_t. By Jensen E φ(r) ≤ E φ(R) for convex φ. H(E) = E(r − E)₊ and
-    1 − E + E·H(1/E) of the exchanged pair are such, so the pair of R dominates both ways round;
-    means over the bins of others keep that, and domination composes adaptively (Zhu, Dong and Wang,
-    AISTATS 2022, theorem 10). Without amplification, an example is in one release of an epoch.
-    Attained, but for the grid: by gradients of that norm (balls and bins: Chua et al., AISTATS
-    2025; random allocation: Feldman and Shenfeld, NeurIPS 2025).
+    1 − E + E·H(1/E) of the exchanged pair are of this form, so the pair of R dominates in both
+    directions; means over the bins of others preserve that, and domination composes adaptively
+    (Zhu, Dong and Wang, AISTATS 2022, theorem 10). Without amplification, an example is in one
+    release of an epoch.
+    Attained, up to the grid, by gradients of that norm (balls and bins: Chua et al., AISTATS 2025;
+    random allocation: Feldman and Shenfeld, NeurIPS 2025).
     """
     alone = gaussian_epsilon(multiplier, epochs, delta)
     shift = max(1 / Fraction(multiplier), Fraction(1, 1 << 30))
@@ -73,11 +74,11 @@ def allocated_epsilon(multiplier: float, bins: int, epochs: int, delta: Fraction
 
 @dataclass(frozen=True, slots=True)
 class _Law:
-    """A discrete variable above a sum of `count` independent M in convex order, of its mean.
+    """A discrete variable above the sum of `count` independent M in convex order, with equal mean.
 
-    masses: upper bounds of its probabilities at the increasing nodes, of which the first is 0.
-    infinite: what its mean has in values without bound. deviation: about that of M. quantile:
-    about that of what is rare, for a normal variable.
+    masses: upper bounds of its probabilities at the increasing nodes; the first node is 0.
+    infinite: the part of its mean that comes from unbounded values. deviation: about that of M.
+    quantile: about the normal quantile of the rare probability.
     """
 
     count: int
@@ -88,9 +89,9 @@ class _Law:
     quantile: float
 
     def times(self, count: int) -> _Law:
-        """The sum of so many independent copies, by repeated doubling.
+        """Return the sum of this many independent copies, by repeated doubling.
 
-        Proof: convex order is kept by sums of independent terms.
+        Proof: sums of independent terms preserve the convex order.
         """
         result = self
         for digit in bin(count)[3:]:
@@ -100,7 +101,7 @@ class _Law:
         return result
 
     def plus(self, other: _Law) -> _Law:
-        """The sum of independent copies of both, on nodes of its own."""
+        """Return the sum of independent copies of both, on new nodes."""
         count = self.count + other.count
         lowest = self.nodes[self._rare()] + other.nodes[other._rare()]
         nodes = _nodes(count, lowest, self.deviation, self.quantile)
@@ -110,15 +111,15 @@ class _Law:
         return _Law(count, nodes, masses, infinite, self.deviation, self.quantile)
 
     def _rare(self) -> int:
-        """The node below which lies about the root of what is rare."""
+        """Return the index of the node below which lies about the root of the rare probability."""
         below = np.cumsum(self.masses)
         return max(1, int(np.searchsorted(below, math.exp(-0.25 * self.quantile**2))))
 
     def losses(self, bins: int, epochs: int) -> tuple[Losses, Losses]:
-        """Of the pair with the example against without it, and of the pair exchanged.
+        """Return the losses with the example relative to without it, and of the exchanged pair.
 
-        Proof: R is the sum over the number of bins, and the density with the example to that
-        without it. Sums are off by below 2^−52 of themselves for each doubling.
+        Proof: R is the sum divided by the number of bins, and the density with the example relative
+        to that without it. Sums are off by less than 2^−52 of themselves for each doubling.
         """
         ratios, absent = self.nodes[1:] / bins * _DRIFT, self.masses[1:]
         inverses, present = bins / self.nodes[:0:-1] * _DRIFT, (absent * ratios * _DRIFT)[::-1]
@@ -137,11 +138,11 @@ class _Law:
 
 
 def _batch(shift: Fraction, rare: float) -> _Law | None:
-    """M itself; None: too wide.
+    """Return the law of M itself; None if it is too wide.
 
     Proof: E(M' − x)₊ is the chord of E(M − x)₊ between nodes, and then flat: a curve above, which
     is the convex order. Its slopes s_k = (H_k − H_(k+1))/(x_(k+1) − x_k) change by the
-    probabilities, from s_(−1) = 1 on. An error of H below `slack` changes a slope by below
+    probabilities, from s_(−1) = 1 on. An error of H below `slack` changes a slope by less than
     2·slack/(x_(k+1) − x_k).
     """
     rough, quantile = float(shift), math.sqrt(-2.0 * math.log(rare))
@@ -167,7 +168,7 @@ def _batch(shift: Fraction, rare: float) -> _Law | None:
 
 
 def _nodes(count: int, lowest: float, deviation: float, quantile: float) -> Array:
-    """0, and numbers from `lowest` on: close together about the mean of the sum, wider outside."""
+    """Return 0 and nodes from `lowest` on, close together around the mean of the sum."""
     step = math.sqrt(count) * deviation / _FINE
     reach = math.ceil(quantile * _FINE) * step
     near = np.arange(max(lowest, count - reach, step / _WIDER), count + reach, step)
@@ -183,12 +184,12 @@ def _nodes(count: int, lowest: float, deviation: float, quantile: float) -> Arra
 
 
 def _moved(values: Array, masses: Array, nodes: Array) -> tuple[Array, float]:
-    """Upper bounds of masses on the two nodes next to each value, at the same mean; what is over.
+    """Move masses to the nodes next to each value, at the same mean; return bounds and the excess.
 
-    Values beyond the last node move there, and what their mean lacks then is over.
-    Proof: the chord above a convex curve. A part is off by below 2^−51 of the node above, relative
-    to the gap; a value within rounding of a node has all but that much of its mass there. Products
-    that underflow are below 2^−1022 each.
+    Values beyond the last node move to it; the excess is what their mean loses by that.
+    Proof: a chord lies above a convex curve. A part is off by less than 2^−51 of the node above,
+    relative to the gap; a value within rounding of a node has all but that much of its mass there.
+    Products that underflow are below 2^−1022 each.
     """
     at = np.clip(np.searchsorted(nodes, values, side="right") - 1, 0, len(nodes) - 2)
     low, high = nodes[at], nodes[at + 1]
@@ -202,7 +203,7 @@ def _moved(values: Array, masses: Array, nodes: Array) -> tuple[Array, float]:
 
 
 def _on_grid(ratios: Array, other: Array, gap: Fraction, infinite: float) -> Losses:
-    """The losses of a measure, from its ratios to another one and what that has at each of them."""
+    """Return a measure's losses, from its ratios to another measure and the latter's masses."""
     ends = [math.log(float(ratios[end])) / math.log1p(float(gap)) for end in (0, -1)]
     indices = np.arange(min(math.floor(ends[0]) - 2, 0), max(math.ceil(ends[1]) + 2, 1) + 1)
     scale = 1 << _GRID_BITS

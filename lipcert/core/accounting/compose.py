@@ -1,13 +1,13 @@
 """Composition: the ε of T independent releases, from the discrete pair of one.
 
-The T-fold convolution is formed of tilted masses p_i·g^i/M, g > 1, and tilted back where δ is
-read off: so its error is small against δ, however small δ is. Choices (g, M, the window) are made
-by ordinary floating-point arithmetic and affect tightness alone.
+The T-fold convolution is computed for tilted masses p_i·g^i/M, g > 1, and tilted back where δ is
+evaluated; so its error is small relative to δ, however small δ is. The choices of g, M and the
+window use ordinary floating-point arithmetic and affect only tightness.
 
-Convolutions are formed by a Fourier transform with a proved error. The additions and
+Convolutions are computed by a Fourier transform with a proved error bound. The additions and
 multiplications are float64 and rounded to nearest: a complex sum is off by at most 2^−53 of itself,
-a product by √5·2^−53 of itself (Brent, Percival and Zimmermann, 2007). The roots of unity come from
-integers, so nothing is asked of a library's sine.
+a product by √5·2^−53 of itself (Brent, Percival and Zimmermann, 2007). The roots of unity are
+computed with integers, so that no library's sine is trusted.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lipcert.core.logarithm import log_bounds
 
 _Complex: TypeAlias = npt.NDArray[np.complex128]
 _ROOT_BITS: Final = 96
-"""of the roots of unity"""
+"""Fractional bits of the roots of unity."""
 
 
 def convolution_power(measure: Array, times: int) -> tuple[Array, float]:
-    """Returns y and e with |y_j − (measure^{*times})_j| ≤ e; cyclic, of length a power of 2.
+    """Return y and e with |y_j − (measure^{*times})_j| ≤ e; cyclic, of length a power of 2.
 
     Hypotheses: entries ≥ 0, their sum S has S^times ≤ 2, times ≤ 2^32; else e is inf or honest.
     Proof: with the relative errors ρ of `_transform` (of S) and τ = 2^−50 of a product, repeated
     squaring of ẑ has the relative error (1+τ)^(times−1) − 1 ≤ 2·τ·times, and
     |z^n − ẑ^n| ≤ n·(|ẑ|+ρS)^(n−1)·ρS. An inverse transform is the mean of the z_k·(unit), so its
     error is at most the mean of the errors, and ρ times the mean of |ẑ^n|. Means and powers are
-    raised by 1 + 2^−9 for their own rounding; what underflows is below 2^−450 in total.
+    raised by 1 + 2^−9 for their own rounding; underflow loses less than 2^−450 in total.
     """
     if times == 1:
         return measure, 0.0
@@ -55,12 +55,12 @@ def convolution_power(measure: Array, times: int) -> tuple[Array, float]:
 
 
 def _size(values: _Complex) -> Array:
-    """|values| within 2^−9 of itself, plus 2^−500."""
+    """Return |values| within 2^−9 of itself, plus 2^−500."""
     return np.sqrt(values.real * values.real + values.imag * values.imag) + 2.0**-500
 
 
 def _power(base: _Complex, exponent: int) -> _Complex:
-    """base^exponent, by squaring from the highest digit down."""
+    """Return base^exponent, by squaring from the highest binary digit down."""
     result = base
     for digit in bin(exponent)[3:]:
         result = result * result
@@ -117,10 +117,10 @@ _BITS: Final = 128
 
 
 def composed_epsilon(losses: Losses, steps: int, delta: Fraction) -> float | None:
-    """Returns ε ≥ 0 such that `steps` releases are (ε, δ)-close this way round; None: none found.
+    """Return ε ≥ 0 such that `steps` releases are (ε, δ)-close in this direction, or None.
 
-    Proof: δ(ε) ≤ T·infinite + Σ_j (1 − e^ε/E_j)₊·(p^{*T})_j. At two neighbours E of the grid an
-    upper bound of it is formed; between them it is below the chord, being convex in E.
+    Proof: δ(ε) ≤ T·infinite + Σ_j (1 − e^ε/E_j)₊·(p^{*T})_j. An upper bound of this is computed at
+    two neighbours E of the grid; between them it lies below the chord, being convex in E.
     """
     kept = _without_rare(losses, float(delta) / steps * 2.0**-20)
     rest = delta - steps * Fraction(kept.infinite)
@@ -143,7 +143,7 @@ def composed_epsilon(losses: Losses, steps: int, delta: Fraction) -> float | Non
 
 
 def _without_rare(losses: Losses, share: float) -> Losses:
-    """The largest losses, of probability below `share` in all, are counted as infinite."""
+    """Count the largest losses, of total probability at most `share`, as infinite."""
     above = np.cumsum(losses.masses[::-1])[::-1] * (1.0 + 2.0**-20)
     cut = max(int(np.count_nonzero(above > share)), 1)
     rare = float(above[cut]) if cut < len(above) else 0.0
@@ -152,7 +152,7 @@ def _without_rare(losses: Losses, share: float) -> Losses:
 
 
 def _between(composed: _Composed, low: int, high: int, rest: Fraction, gap: Fraction) -> float:
-    """The ε at which the chord from `low` (if it was tried: above `rest`) to `high` is `rest`."""
+    """Return the ε at which the chord from `low` (above `rest`, if tried) to `high` is `rest`."""
     part = Fraction(1)
     if low >= composed.start:
         above, below = composed.delta(low), composed.delta(high)
@@ -179,10 +179,10 @@ class _Tilted:
 
 @dataclass(frozen=True, slots=True)
 class _Composed:
-    """tail[j−start] ≥ (tilted T-fold)_j for j from `start`, up to the end of the window.
+    """tail[j−start] ≥ (tilted T-fold)_j for j from `start` to the end of the window.
 
-    `weights[m]` ≥ (1 − r^−m)·g^−m. origin: the loss index of j = 0. beyond: whether losses above
-    the window exist.
+    weights[m] ≥ (1 − r^−m)·g^−m. origin: the loss index of j = 0. beyond: whether there are losses
+    above the window.
     """
 
     tail: Array
@@ -194,10 +194,10 @@ class _Composed:
     beyond: bool
 
     def delta(self, j: int) -> Fraction:
-        """Upper bound of δ at the ε of index j.
+        """Return an upper bound of δ at the ε of index j.
 
-        Proof: p^{*T}_i = M^T·g^−i·tilted_i; the tilted masses above the window add up to 2 at
-        most. A sum of n products ≥ 0 has a relative error below n·2^−52.
+        Proof: p^{*T}_i = M^T·g^−i·tilted_i; the tilted masses above the window sum to at most 2. A
+        sum of n products ≥ 0 has a relative error below n·2^−52.
         """
         seen = self.tail[j - self.start :]
         total = float(np.dot(self.weights[: len(seen)], seen))
@@ -206,12 +206,15 @@ class _Composed:
         return found + 2 * self._scale(self.start + len(self.tail)) if self.beyond else found
 
     def _scale(self, j: int) -> Fraction:
-        """Upper bound of M^T·g^−j."""
+        """Return an upper bound of M^T·g^−j."""
         return exp_bounds(self.log_norm - j * self.log_growth[j < 0], _BITS)[1]
 
 
 def _tilted(losses: Losses, steps: int, delta: Fraction) -> _Tilted | None:
-    """Proof: powers of g by repeated quotients are off by one rounding each."""
+    """Return the tilted masses; None if the tilt is numerically impossible.
+
+    Proof: powers of g by repeated quotients are off by one rounding each.
+    """
     step = math.log1p(float(losses.gap))
     logs = np.log(losses.masses)
     rise = min(0.4, _best_tilt(logs, losses.indices * step, steps, delta) * step)
@@ -231,7 +234,7 @@ def _tilted(losses: Losses, steps: int, delta: Fraction) -> _Tilted | None:
 
 
 def _best_tilt(logs: _Reals, losses: _Reals, steps: int, delta: Fraction) -> float:
-    """About the minimiser of (T·log Σ p·e^(θ·loss) − log δ)/θ, which is near the ε looked for."""
+    """Return about the θ that minimises (T·log Σ p·e^(θ·loss) − log δ)/θ; the minimum is near ε."""
     surprise = math.log(delta.denominator) - math.log(delta.numerator)
 
     def value(log_theta: float) -> float:
@@ -252,9 +255,10 @@ def _best_tilt(logs: _Reals, losses: _Reals, steps: int, delta: Fraction) -> flo
 
 
 def _composed(tilted: _Tilted, steps: int) -> _Composed | None:
-    """The window is 8 deviations to both sides of the mean; what wraps around is counted twice.
+    """Return the T-fold convolution on a window of 8 deviations on both sides of the mean, or None.
 
-    Proof: cyclic sums hold the terms they stand for, and more. Folding adds few terms in each bin.
+    Proof: what wraps around is counted twice: cyclic sums contain the terms they stand for, and
+    more. Folding adds few terms in each bin.
     """
     offsets = tilted.offsets
     mean = float(np.dot(offsets, tilted.masses))
@@ -296,5 +300,5 @@ def _window(tilted: _Tilted, steps: int, bottom: int, cyclic: Array) -> _Compose
 
 
 def _powers_down(base: float, count: int) -> Array:
-    """base^0, base^−1, … base^−count, each off by one rounding per factor (or underflowing)."""
+    """Return base^0, base^−1, … base^−count; each factor adds one rounding, or underflows."""
     return np.divide.accumulate(np.concatenate([[1.0], np.full(count, base)]))

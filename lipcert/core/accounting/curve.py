@@ -1,12 +1,12 @@
 """One release: its hockey-stick curve H(E) = sup_S P(S) − E·Q(S).
 
 Input: the largest shift μ of N(0, 1) that one example causes, and the probability q that it
-is in the sample. Output: H in fixed point, off by less than 2^−`SLACK_BITS`, which callers
-that need a bound add.
+is in the sample. Output: H in fixed point, off by less than 2^−`SLACK_BITS`; callers that need a
+bound add that.
 
 Fixed point: an integer x stands for x·2^−bits. Every function states how far its result lies from
-the exact one, in units of 2^−bits. Integers are added, multiplied, divided and rooted exactly; what
-is lost is lost by shifts and divisions, each below one unit. `bits` is between 64 and `MOST_BITS`.
+the exact one, in units of 2^−bits. Integer arithmetic is exact; only shifts and divisions lose
+something, less than one unit each. `bits` is between 64 and `MOST_BITS`.
 """
 
 import math
@@ -24,14 +24,14 @@ _GUARD: Final = 64
 
 @cache
 def pi(bits: int) -> int:
-    """π, off by less than 1: 16·arctan(1/5) − 4·arctan(1/239), Machin."""
+    """Return π, off by less than 1: 16·arctan(1/5) − 4·arctan(1/239) (Machin)."""
     wide = bits + _GUARD
     return (16 * _inverse_series(5, wide, -1) - 4 * _inverse_series(239, wide, -1)) >> _GUARD
 
 
 @cache
 def _log_two(bits: int) -> int:
-    """log 2 = 2·artanh(1/3), off by less than 1."""
+    """Return log 2 = 2·artanh(1/3), off by less than 1."""
     return 2 * _inverse_series(3, bits + _GUARD, 1) >> _GUARD
 
 
@@ -46,7 +46,7 @@ def _inverse_series(n: int, bits: int, sign: int) -> int:
 
 
 def logarithm(x: int, bits: int) -> int:
-    """log x for x > 0, off by less than 2.
+    """Return log x for x > 0, off by less than 2.
 
     Proof: x = 2^n·m with 1 ≤ m < 2, and log m = 16·artanh((s−1)/(s+1)) with s = m^(1/8), whose
     argument is below 0.05. In the wide numbers s is off by 2, the argument by 3, the series by
@@ -106,14 +106,14 @@ class NormalTail:
         return total
 
     def _coefficients(self, centre: int) -> tuple[int, ...]:
-        """Of Q(c+d) = Σ s_k·d^k, for every centre up to this one."""
+        """Return the s_k of Q(c+d) = Σ s_k·d^k, after computing those of all smaller centres."""
         for c in range(len(self._series), centre + 1):
             start = self._near(c - 1, 1 << self.bits - 4) if c else 1 << self.bits - 1
             self._series[c] = (start, *self._density_terms(c))
         return self._series[centre]
 
     def _density_terms(self, centre: int) -> list[int]:
-        """−t_k/(k+1), k below (bits + 26)/6.5."""
+        """Return −t_k/(k+1) for every k below (bits + 26)/6.5."""
         bits = self.bits
         peak = math.isqrt((1 << 3 * bits) // (2 * pi(bits)))
         bell = exp_bounds(Fraction(-centre * centre, 512), bits)[0]
@@ -129,7 +129,7 @@ SLACK_BITS: Final = 160
 
 
 def bits_for(largest: float, rate: Fraction) -> int | None:
-    """A scale for ratios up to e^largest at sampling rates down to `rate`; None: too fine."""
+    """Return a scale for ratios up to e^largest and sampling rates down to `rate`, or None."""
     bits = SLACK_BITS + 64 + max(0, math.ceil(1.45 * largest)) + rate.denominator.bit_length()
     return bits if bits <= MOST_BITS else None
 

@@ -1,4 +1,4 @@
-"""ε of Gaussian releases of everything: one release of a larger shift, exactly."""
+"""ε of Gaussian releases without sampling: exactly that of one release with a larger shift."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,9 @@ from lipcert.core.logarithm import log_bounds
 
 
 def gaussian_epsilon(multiplier: float, releases: int, delta: Fraction) -> float | None:
-    """The least float64 ε with Q(ε/μ − μ/2) − e^ε·Q(ε/μ + μ/2) ≤ δ, μ = √T/σ; but for rounding.
+    """Return, up to rounding, the least float64 ε with Q(ε/μ − μ/2) − e^ε·Q(ε/μ + μ/2) ≤ δ.
+
+    Here μ = √T/σ.
 
     Proof: T Gaussian releases of shift 1/σ are one of shift √T/σ (the sum of the outputs is
     sufficient); Balle and Wang, ICML 2018, theorem 8. The left side decreases in e^ε.
@@ -34,7 +36,7 @@ def _within(curve: Removed, epsilon: float, delta: Fraction) -> bool:
 
 
 def _least(holds: Callable[[float], bool], start: float) -> float | None:
-    """A float64 ≥ 0 at which `holds`, the least one if it is monotone."""
+    """Return a float64 ≥ 0 at which `holds` is true, the least one if `holds` is monotone."""
     if holds(0.0):
         return 0.0
     low, high = 0.0, start

@@ -1,4 +1,4 @@
-"""A discrete pair above a hockey-stick curve: what is composed.
+"""Build the discrete pair that is composed; its curve lies above a given hockey-stick curve.
 
 Input: a curve in fixed point, a grid of losses i·log r, r = 1 + gap. Output: upper
 bounds of the probabilities of losses on the grid.
@@ -24,7 +24,7 @@ STRIDE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Nodes from lowest ≤ 0 to beyond highest > 0: every one up to ±fine, then every `STRIDE`th.
+    """Nodes from lowest ≤ 0 to beyond highest > 0: every one up to ±fine, then each `STRIDE`th.
 
     bits: scale of the numbers. gap: at least 2^−40.
     """
@@ -36,7 +36,7 @@ class Grid:
     fine: int
 
     def nodes(self) -> list[int]:
-        """In increasing order; 0 is one of them."""
+        """Return the nodes in increasing order; 0 is one of them."""
         below = [*range(max(self.lowest, -self.fine), 0)]
         if self.lowest < -self.fine:
             below = [*range(-self.fine - STRIDE, self.lowest - STRIDE, -STRIDE)][::-1] + below
@@ -48,7 +48,7 @@ class Grid:
 class Losses:
     """Probability `masses[i]` of the loss indices[i]·log(1 + gap), `infinite` of any loss.
 
-    Upper bounds; composing such pairs is monotone in each of them.
+    All are upper bounds; composition is monotone in each of them.
     """
 
     gap: Fraction
@@ -66,7 +66,7 @@ class _Points:
     values: list[int]
 
     def mirrored(self, bits: int) -> _Points:
-        """Of the exchanged pair: H_(Q,P)(1/E) = 1 − 1/E + H_(P,Q)(E)/E."""
+        """Return the points of the exchanged pair: H_(Q,P)(1/E) = 1 − 1/E + H_(P,Q)(E)/E."""
         one = 1 << bits
         inverses = [one * one // ratio for ratio in self.ratios]
         values = [
@@ -77,13 +77,13 @@ class _Points:
 
 
 def both_directions(curve: Callable[[int], int], grid: Grid) -> tuple[Losses, Losses]:
-    """Of the pair of a curve, and of the pair exchanged."""
+    """Return the losses of the pair with this curve, and those of the exchanged pair."""
     points = _points(curve, grid, grid.nodes())
     return _losses(points, grid), _losses(points.mirrored(grid.bits), grid)
 
 
 def symmetric_direction(curve: Callable[[int], int], grid: Grid) -> Losses:
-    """Of a pair whose exchange has the same curve, known from ratio 1 up."""
+    """Return the losses of a pair whose exchange has the same curve, known from ratio 1 up."""
     above = _points(curve, grid, [node for node in grid.nodes() if node >= 0])
     below = above.mirrored(grid.bits)
     whole = _Points(
@@ -110,7 +110,7 @@ def powers_of(gap: Fraction, exponents: Sequence[int], bits: int) -> list[int]:
 
 
 def _losses(points: _Points, grid: Grid) -> Losses:
-    """The discrete pair whose curve is piecewise linear through (0, 1) and the points, then flat.
+    """Return the pair whose curve is piecewise linear through (0, 1) and the points, then flat.
 
     Proof: H is convex and decreasing, so this curve is above it; slopes change by the Q-masses
     p_j/E_j, so p_j = E_j·(s_(j−1) − s_j) with descents s_j = (H_j − H_(j+1))/(E_(j+1) − E_j), and

@@ -1,7 +1,7 @@
-"""ε of Poisson-sampled Gaussian releases: which pair dominates one of them, and on which grid.
+"""ε of Poisson-sampled Gaussian releases: the pair that dominates one release, and its grid.
 
 Input: the noise multiplier, the sampling rate, the number of releases, δ, the relation.
-Output: an ε, or None. The grid decides how tight it is, never whether it is right.
+Output: an ε, or None. The grid affects only how tight ε is, never whether it is right.
 """
 
 import math
@@ -28,10 +28,10 @@ _COARSENINGS: Final = (1, 4, 16)
 def poisson_epsilon(
     multiplier: float, rate: Fraction, releases: int, delta: Fraction, *, replaced: bool
 ) -> float | None:
-    """Returns ε such that the run is (ε, δ)-DP; None: the numbers are too extreme.
+    """Return ε such that the run is (ε, δ)-DP; None if the numbers are too extreme.
 
     Proof: each release is dominated by the pair of `_pairs`, and domination composes adaptively.
-    The ε of a run is the larger of those of its two directions.
+    The ε of the run is the larger ε of its two directions.
     """
     shift = max(1 / Fraction(multiplier) / (2 if replaced else 1), Fraction(1, 1 << 30))
     for coarseness in _COARSENINGS:
@@ -45,7 +45,9 @@ def poisson_epsilon(
 
 
 def _pairs(shift: Fraction, rate: Fraction, grid: Grid, *, replaced: bool) -> tuple[Losses, ...]:
-    """Add-remove and zero-out: N(0) against (1−q)·N(0) + q·N(1/σ), either way round.
+    """Return the dominating pairs of one release.
+
+    Add-remove and zero-out: N(0) against (1−q)·N(0) + q·N(1/σ), in both directions.
 
     Replace-one: given the rest of the sample, (1−q)·N(0) + q·N(a) against (1−q)·N(0) + q·N(b) with
     ‖a‖, ‖b‖ ≤ G/s = 1/(2σ). For α ≥ 1 the hockey-stick divergence is q·E(1 − α·e^X − v·e^Y)₊ with
@@ -65,7 +67,7 @@ def _pairs(shift: Fraction, rate: Fraction, grid: Grid, *, replaced: bool) -> tu
 def _grid(  # noqa: PLR0917
     shift: float, rate: Fraction, releases: int, delta: Fraction, replaced: bool, coarseness: float
 ) -> Grid | None:
-    """Fine where most losses are: against their deviation `spread`, as far as time allows."""
+    """Return a grid that is fine, against the deviation `spread` of losses, as time allows."""
     chance = float(rate)
     stay = math.log1p(-chance) if chance < 1.0 else -math.inf
     rise = shift * _quantile(delta / releases / (1 << 20)) + shift * shift / 2.0
@@ -90,6 +92,6 @@ def _grid(  # noqa: PLR0917
 
 
 def _quantile(probability: Fraction) -> float:
-    """The x with e^(−x²/2) = probability; P(N(0,1) > x) is less."""
+    """Return the x with e^(−x²/2) = probability; P(N(0,1) > x) is smaller."""
     surprise = math.log(probability.denominator) - math.log(probability.numerator)
     return math.sqrt(2.0 * max(surprise, 0.0))

@@ -1,8 +1,8 @@
-"""Rényi divergences of sampled Gaussian releases, at integer orders, and the ε that follows.
+"""Rényi divergences of sampled Gaussian releases, at integer orders, and the resulting ε.
 
-Input: σ, the sampling rate, the number of releases, δ. Output: an ε. Everything is a
-positive combination of upper bounds of M_j = e^(j(j−1)/(2σ²)), the j-th moment of the ratio of
-N(1/σ) to N(0), or of differences of them; all are integers in units of 2^−`_BITS`.
+Input: σ, the sampling rate, the number of releases, δ. Output: an ε. Everything is a positive
+combination of upper bounds of M_j = e^(j(j−1)/(2σ²)), the j-th moment of the ratio of N(1/σ) to
+N(0), or of differences of the M_j; all numbers are integers in units of 2^−`_BITS`.
 """
 
 import itertools
@@ -26,10 +26,10 @@ _BITS: Final = 3 * _DIFFERENCES
 def poisson_renyi_epsilon(
     sigma: float, rate: Fraction, releases: int, delta: Fraction
 ) -> float | None:
-    """Returns ε of Poisson samples under add-remove or zero-out.
+    """Return ε of Poisson samples under add-remove or zero-out.
 
     Proof: the α-th moment of the ratio of (1−q)·N(0) + q·N(1/σ) to N(0) is the binomial mean of
-    the M_j; that of the reverse pair is not above it (Mironov, Talwar and Zhang, Rényi
+    the M_j; the moment of the reverse pair is no larger (Mironov, Talwar and Zhang, Rényi
     differential privacy of the sampled Gaussian mechanism, 2019).
     """
     moments = [high for _, high in _moments(sigma)]
@@ -39,7 +39,7 @@ def poisson_renyi_epsilon(
 def without_replacement_epsilon(
     sigma: float, rate: Fraction, releases: int, delta: Fraction
 ) -> float | None:
-    """Returns ε of samples of fixed size under replace-one.
+    """Return ε of samples of fixed size under replace-one.
 
     Proof: theorem 27 of Wang, Balle and Kasiviswanathan (AISTATS 2019): the α-th moment is at most
     1 + Σ_{j≥2} C(α,j)·q^j·min(4·√(B_⌊j⌋·B_⌈j⌉), 2·M_j), where ⌊j⌋, ⌈j⌉ are the even numbers next
@@ -61,7 +61,7 @@ def without_replacement_epsilon(
 
 
 def _moments(sigma: float) -> list[tuple[int, int]]:
-    """Lower and upper bounds of M_j while the exponent is moderate."""
+    """Return lower and upper bounds of M_j, for all j up to the first too large exponent."""
     half = 1 / (2 * Fraction(sigma) ** 2)
     found = []
     for j in range(_ORDERS[-1] + 1):
@@ -73,7 +73,7 @@ def _moments(sigma: float) -> list[tuple[int, int]]:
 
 
 def _central(moments: Sequence[tuple[int, int]], order: int) -> int:
-    """Upper bound of B_order, order even: even terms rounded up, odd ones down."""
+    """Return an upper bound of B_order for even order: even terms rounded up, odd ones down."""
     signed = (
         math.comb(order, i) * (-moments[i][0] if i % 2 else moments[i][1]) for i in range(order + 1)
     )
@@ -83,7 +83,7 @@ def _central(moments: Sequence[tuple[int, int]], order: int) -> int:
 def _epsilon(
     terms: Sequence[int], rate: Fraction, stay: Fraction, releases: int, delta: Fraction
 ) -> float | None:
-    """The least ε over the orders of the run with moments Σ_j C(α,j)·stay^(α−j)·rate^j·terms_j.
+    """Return the least ε over all orders, for moments Σ_j C(α,j)·stay^(α−j)·rate^j·terms_j.
 
     Proof: log-moments L add up over releases and are convex in the order, so chords are bounds.
     ε = L(α)/(α−1) + log(1 − 1/α) − log(α·δ)/(α−1): Canonne, Kamath and Steinke, The discrete
@@ -108,7 +108,7 @@ def _converted(order: Fraction, log_moment: Fraction, surprise: Fraction) -> flo
 
 
 def _log_moment(terms: Sequence[int], rate: Fraction, stay: Fraction, order: int) -> Fraction:
-    """Upper bound of log Σ_j C(order,j)·stay^(order−j)·rate^j·terms_j, which is at least 0."""
+    """Return an upper bound ≥ 0 of log Σ_j C(order,j)·stay^(order−j)·rate^j·terms_j."""
     scale = rate.denominator
     left, taken = stay.numerator * (scale // stay.denominator), rate.numerator
     total = sum(

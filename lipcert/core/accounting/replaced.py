@@ -1,4 +1,4 @@
-"""One release whose sample may hold another example: its hockey-stick curve, as in `curve`."""
+"""The hockey-stick curve, as in `curve`, of one release in which an example may be replaced."""
 
 import math
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from lipcert.core.accounting.curve import NormalTail, logarithm
 class Replaced:
     """P = (1−q)·N(0) + q·N(−μ) against Q = (1−q)·N(0) + q·N(μ), for ratios from 1 up.
 
-    Proof: with t = e^(μx) and c = q·e^(−μ²/2), P > E·Q where E·c·t² + (1−q)(E−1)·t < c: below the
+    Proof: with t = e^(μx) and c = q·e^(−μ²/2), P > E·Q iff E·c·t² + (1−q)(E−1)·t < c, so below the
     positive root t = 2c/((1−q)(E−1) + √((1−q)²(E−1)² + 4c²E)). By reflection the S = {x < log t/μ}
-    is S = {x > −log t/μ} with the shifts exchanged.
+    becomes S = {x > −log t/μ} with the shifts exchanged.
     """
 
     shift: int
