@@ -204,6 +204,8 @@ def test_every_number_of_a_document_is_listed() -> None:
 
 
 AUDIT = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+TWINS = (ROOT / "docs" / "twin_runs.md").read_text(encoding="utf-8")
+MACHINES = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
 
 
 def test_the_codes_of_audits_are_explained() -> None:
@@ -218,7 +220,7 @@ OF_OTHERS = {"--nproc-per-node", "--no-python", "--array", "--wrap", "--nthreads
 
 def test_the_options_that_the_page_on_audits_names_exist() -> None:
     shown = lipcert(["audit", "--help"]).stdout
-    named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT)) - OF_OTHERS
+    named = set(re.findall(r"(--[a-z]+(?:-[a-z]+)*)", AUDIT + TWINS + MACHINES)) - OF_OTHERS
     assert {"--data", "--trace", "--attack", "--results", "--merge", "--dtype"} <= named
     assert all(option in shown for option in named)
 
@@ -230,9 +232,9 @@ def test_what_make_trainable_prints() -> None:
     assert printed_by(source) == shown
 
 
-def test_the_twin_run_of_the_page_finds_what_it_says(tmp_path: Path) -> None:
+def test_the_twin_run_finds_what_it_says(tmp_path: Path) -> None:
     """In Python, and by the first of its commands; the second is run by the page private.md."""
-    part = AUDIT.split("<!-- example: twin -->\n")[1].split("<!-- end -->")[0]
+    part = TWINS.split("<!-- example: twin -->\n")[1].split("<!-- end -->")[0]
     (source,) = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
     (said,) = re.findall(r"# (Violation: .*)", source)
     first, *others = said.replace(", and", "…, and").split("…")
@@ -243,7 +245,7 @@ def test_the_twin_run_of_the_page_finds_what_it_says(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     x, y = draws.normal(size=(64, 6)).astype(np.float32), draws.integers(3, size=64)
     np.savez(tmp_path / "data.npz", x=x, y=y)
-    command = next(line for line in AUDIT.splitlines() if line.startswith("lipcert audit --twin "))
+    command = next(line for line in TWINS.splitlines() if line.startswith("lipcert audit --twin "))
     assert lipcert(shlex.split(command)[1:], tmp_path).exit_code == 1
 
 
@@ -269,9 +271,9 @@ def test_the_audit_from_python_runs() -> None:
 
 
 @pytest.mark.nightly
-def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
+def test_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
     """As their shells run the commands, with the variables that each of them sets."""
-    part = AUDIT.split("<!-- shards -->")[1].split("<!-- end -->")[0]
+    part = MACHINES.split("<!-- shards -->")[1].split("<!-- end -->")[0]
     quoted = re.findall(r"""['"](?:CUDA\S* )?lipcert (audit [^'"]*--shard [^'"]*)['"]""", part)
     ranks = {
         "RANK": "{0}",
@@ -292,11 +294,8 @@ def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
     (merging,) = re.findall(r"^lipcert (audit --merge .*)$", part, re.MULTILINE)
     done = lipcert([*merging.split(), "--format", "json"], tmp_path)
     found = json.loads(done.stdout)
-    assert (done.exit_code, found["units"], found["units_done"]) == (
-        3,
-        10,
-        5,
-    )  # 0 and 8, 1 and 9, 2
+    done_of = found["units_done"], found["units"]
+    assert (done.exit_code, *done_of) == (3, 5, 10)  # 0 and 8, 1 and 9, 2
 
 
 @pytest.mark.nightly

@@ -43,13 +43,10 @@ RUN_BY = {
     ("docs/audit.md", "Audits"): "test_pages.py::test_the_first_audits",
     ("docs/audit.md", "Your data"): "test_docs.py::test_data_of_every_form_are_audited",
     ("docs/audit.md", "Recorded runs"): "test_pages.py::test_lines_that_record_a_run",
-    (
-        "docs/audit.md",
-        "Twin runs",
-    ): "test_docs.py::test_the_twin_run_of_the_page_finds_what_it_says",
+    ("docs/twin_runs.md", "Twin runs"): "test_docs.py::test_the_twin_run_finds_what_it_says",
     ("docs/audit.md", "Several ranks"): "audit/test_recorder.py::test_ranks_write_side_by_side",
-    ("docs/audit.md", "Dask"): "audit/test_cluster.py::test_the_page_on_audits_from_python",
-    ("docs/audit.md", "Shards"): "test_docs.py::test_the_shards_of_every_launcher_make_one_report",
+    ("docs/machines.md", "Dask"): "audit/test_cluster.py::test_the_page_on_audits_from_python",
+    ("docs/machines.md", "Shards"): "test_docs.py::test_shards_of_every_launcher_make_one_report",
     ("docs/audit.md", "From Python"): "test_docs.py::test_the_audit_from_python_runs",
     (
         "docs/certificates.md",

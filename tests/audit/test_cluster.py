@@ -177,7 +177,7 @@ class Queue(str):
 def test_the_page_on_audits_from_python(
     client: Client, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
     part = page.split("<!-- cluster from Python -->")[1].split("<!-- end -->")[0]
     (source,) = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
     queue = SimpleNamespace(SLURMCluster=lambda **_: Queue(client.scheduler.address))

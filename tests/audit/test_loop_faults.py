@@ -17,16 +17,17 @@ from tests.audit.loop_faults import DRAWS, LISTED, MORE, LoopFault, audit_finds,
 from tests.audit.private_loops import BATCH, SIGMA, Data, Loop, Tensors, audit_of, examples
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (("listed", "docs/audit_faults.md"), ("more", "benchmarks/loop_faults.md"))
 FAULTS = (*LISTED, *MORE)
 REPAIRED = {fault.repaired: fault for fault in reversed(FAULTS) if not fault.is_right}
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """What the page says of audit and twin, by fault."""
-    text = PAGE.read_text(encoding="utf-8")
+    """What the pages say of audit and twin, by fault."""
     found = {}
-    for title in ("listed", "more"):
+    for title, page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
         table = text.split(f"<!-- table: loops, {title} -->\n")[1].split("<!-- end -->")[0]
         for name, audit, twin in re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+)", table, re.M):
             found[name] = audit, twin.strip()
