@@ -179,13 +179,13 @@ class Bounded:
         return self.premises.loss_clip
 
     def name_of(self, step: Step) -> str:
-        """The name of the node of the file that a step belongs to."""
+        """Return the name of the node of the file that a step belongs to."""
         if self.program.heads and step.output == self.program.output:
             return JOINED
         return self.reading.model.nodes[step.node].name or step.output
 
     def stretches(self, step: Step) -> list[float]:
-        """The Lipschitz constant of a step in each of its inputs."""
+        """Return the Lipschitz constant of a step in each of its inputs."""
         facts = self.derived.facts
         bounds = {line.value: line.stated for line in self.norms if isinstance(line, StepNorm)}
         weights = weights_in(self.scope, bounds)

@@ -335,7 +335,7 @@ def _left_out(found: Suggestions) -> Iterator[str]:
 
 
 def suggestions_json(found: Suggestions) -> str:
-    """The document `lipcert.suggest/1` of suggestions."""
+    """Return the document `lipcert.suggest/1` of suggestions."""
     members, clipping = DOCUMENT.write(found), found.clipping
     members["signal"]["source"] = found.source or None
     rehearsal, probed = members["rehearsal"], ("kept_out", "majority", "before")

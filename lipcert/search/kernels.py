@@ -1,5 +1,6 @@
-"""Kernels: levels σ + κ·h·‖d‖ that the core may prove for all pairs, for gradients of kernels.
+"""Kernels: propose bounds of convolution-kernel gradients, as levels σ + κ·h·‖d‖ of class pairs.
 
+The symbols are those of `core.forms.kernels`; `core.lines.kernels` proves a level for all pairs.
 `kernel_lines` takes a proof with complete cotangents and a convolution, and yields lines that have
 not been evaluated. Pairs are taken in the order of a cheaper bound of σ, until no other pair can
 have a larger one.

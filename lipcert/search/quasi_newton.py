@@ -36,7 +36,7 @@ class Look(Protocol):
         ...
 
     def slopes(self) -> tuple[FloatArray, FloatArray]:
-        """The gradient, and a positive estimate of the second derivative along each axis."""
+        """Return the gradient, and a positive estimate of the second derivative along each axis."""
         ...
 
 
@@ -50,7 +50,7 @@ class Seen:
     curvature: FloatArray
 
     def slopes(self) -> tuple[FloatArray, FloatArray]:
-        """The gradient, and an estimate of the second derivative."""
+        """Return the gradient, and an estimate of the second derivative."""
         return self.gradient, self.curvature
 
 

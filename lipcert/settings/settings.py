@@ -189,38 +189,39 @@ def loss_parameters(given: LossParameters) -> dict[str, Any]:
 class Settings(LossParameters, LossChoice):
     """A planned run. None means "not given"; "auto" is resolved on construction.
 
-    loss: one of `choices.LOSSES`; its parameters are checked by `losses.make_loss`. auto
-        is cross-entropy for a vector of class scores (nll behind LogSoftmax), otherwise binary
-        cross-entropy, and the report says that it was assumed. Of several outputs a loss each,
-        added with weights, as `heads` spells them; parameters given besides are of all that have
-        them.
-    loss_weight: by output; on construction they go into `loss`.
-    classes: number of different labels, to be compared with the shape of the output.
+    loss: one of `values.LOSSES`; its parameters are checked by `losses.make_loss`. auto
+        is cross-entropy for a vector of class scores (nll after LogSoftmax), otherwise binary
+        cross-entropy, and the report says that it was assumed. Several outputs have a loss each,
+        added with weights, as `heads` spells them; loss parameters given here apply to all of
+        these losses that have them.
+    loss_weight: by output; on construction they become part of `loss`.
+    classes: number of different labels, compared with the shape of the output.
     loss_clip: training clips the gradient at the output to this norm (a mechanism).
-    input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed, or
-        nothing at all under mechanisms that bound gradients whatever the inputs are. Of several
+    input_norm, input_box: the inputs that one example may have. Without either, the box [0, 1] is
+        assumed, or nothing under mechanisms that bound gradients for any inputs. For several
         inputs, the norm of all of them together, and the box of those without one of their own.
-    input_norms, input_boxes: of single inputs of several, by name: what is given as a table
-        {name: value} in place of a norm or a box goes there, with "" for that of all.
-    input_parts: of several inputs, what is assumed of each, as `with_inputs` finds it.
+    input_norms, input_boxes: for single inputs of several, by name. A table {name: value} given as
+        a norm or a box is stored here; "" is the name for all inputs.
+    input_parts: what is assumed of each of several inputs, as `with_inputs` finds it.
     scope: "point" = the weights of the file, "constraint-set" = all weights within the
-        constraints; auto: the latter where a constraint is declared.
+        constraints; auto: the latter if a constraint is declared.
     constraint, bias_norm: for trained weights and biases; constraints: per parameter (names or
-        globs; the first match wins over both).
+        globs; the first match takes precedence over both).
     mechanism: how training bounds what one example can move; none: by the network as it is.
     input_clip, cotangent_clip, conv_clip: of backprop-clipping; the last is the norm that clips
-        the cotangents of convolutions (None: l1.5). Without input_clip no layer clips what it
-        reads, and has bounds where that has one whatever the weights are.
+        the cotangents of convolutions (None: l1.5). Without input_clip no layer clips its input;
+        a layer then has bounds only if its input has one for any weights.
     input_clips, cotangent_clips: of single layers, by the names of layers or of their parameters
-        (or globs; the first match wins over the radius of all); None, or "none": no input clip.
+        (or globs; the first match takes precedence over the radius for all layers); None, or
+        "none": no input clip.
     clip_norm, clip_scope, decay: of gradient-clipping (None: flat, decoupled).
-    noise_multiplier: σ; 1 where neither it nor target_epsilon is given, which is solved for it.
-    noise_multipliers: of groups (names or globs, the first match wins), for a custom allocation;
-        noise_multiplier or target_epsilon, where given, rescale them all.
-    dataset_size to accountant: the run whose ε is asked for, checked by `privacy.TrainingPlan`.
+    noise_multiplier: σ; 1 if neither it nor target_epsilon, from which σ is solved, is given.
+    noise_multipliers: of groups (names or globs, the first match counts), for a custom allocation;
+        noise_multiplier or target_epsilon, if given, rescales all of them.
+    dataset_size to accountant: the run whose ε is requested, checked by `privacy.TrainingPlan`.
     dataset_size_from: "declared" = N is a public constant, the same for neighbouring data sets;
         "data" = the private examples were counted.
-    reduction: auto is the mean where batch_size is given, otherwise the sum.
+    reduction: auto is the mean if batch_size is given, otherwise the sum.
     """
 
     loss_clip: float | None = option(
