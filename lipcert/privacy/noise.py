@@ -159,7 +159,10 @@ def _unit_noise(groups: Sequence[Group], allocation: Allocation) -> list[float]:
 
 
 def joint_multiplier(groups: Sequence[Group]) -> float | None:
-    """Return the multiplier (Σ 1/w_k²)^(−1/2) of noise w_k·Δ_k, rounded down; None: no noise."""
+    """Return the multiplier (Σ 1/w_k²)^(−1/2) of noise w_k·Δ_k, rounded down.
+
+    The result is None if there is nothing to hide.
+    """
     inverse = _inverse_weights(groups)
     return divide_down(1.0, inverse) if inverse else None
 

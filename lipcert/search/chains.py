@@ -190,8 +190,8 @@ class _Search(Proposals):
     def of_value(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
         """Return windows that end at a value, if they may say more than was found.
 
-        That is the longest one, if it begins at the input and windows of ReLUs below it improved
-        bounds; otherwise the best of some around the image of 0.
+        That is the longest one, if it begins at the input and no window of a ReLU below it said
+        far less than was known; otherwise the best of some around the image of 0.
         """
         if isinstance(self._makers[value].op, Move):
             return []
