@@ -36,6 +36,7 @@ from lipcert.core.lines.steps import (
     StepFact,
     TensorGradient,
 )
+from lipcert.core.lines.windows import WindowFact
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
@@ -200,8 +201,7 @@ class _Tree:
             lines = [x for x in self._lines if isinstance(x, FactLine) and x.value == value]
             line = min(lines, key=lambda line: line.stated)
             text, because, remedy = self._of_fact(line)
-            kept = self.found.derived.facts[value].norm
-            bound = min(line.stated, kept)
+            bound = min(line.stated, self.found.derived.facts[value].norm)
             self.norms[value] = Reason("norm", value, bound, line.rule, text, because, remedy)
         return self.norms[value]
 
@@ -214,15 +214,12 @@ class _Tree:
                 step = next(x for x in self.found.program.steps if x.output == line.value)
                 below = tuple(self.norm(name) for name in step.inputs)
                 return _grown(line.stated, below), below, _remedy(step.op)
-            case AffineFact():
+            case AffineFact() | GainFact() | WindowFact():
                 step = next(x for x in self.found.program.steps if x.output == line.values[0])
                 below = (self.norm(step.inputs[0]),)
-                text = f"{_grown(line.stated, below)}, as one affine map"
-                return text, below, _remedy(step.op)
-            case GainFact():
-                step = next(x for x in self.found.program.steps if x.output == line.values[0])
-                below = (self.norm(step.inputs[0]),)
-                return f"{_grown(line.stated, below)}, by weights that were raised", below, ""
+                is_affine = isinstance(line, AffineFact)
+                how = "as one affine map" if is_affine else "which has no negative entry"
+                return f"{_grown(line.stated, below)}, {how}", below, _remedy(step.op)
             case SliceFact():
                 return self._of_slices(line)
             case ProductFact():

@@ -85,5 +85,6 @@ RULES: Final = Registry("lines", {
     "stacks": "norm/stack pull/stack",
     "steps": "fact/input fact/step pull/loss pull/value",
     "steps.TensorGradient": "grad/tensor",
+    "windows": "fact/window",
 }, lambda rule: "".join(part.title() for part in reversed(rule.split("/"))))  # fmt: skip
 """the record of the lines of each rule, in `lines`"""

@@ -36,6 +36,7 @@ from lipcert.core.lines.chains import (
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, Proof
+from lipcert.core.lines.windows import WindowFact
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,
@@ -64,6 +65,7 @@ from lipcert.search.products import LARGEST, count_of_variables, product_line
 from lipcert.search.prover import Derived, derive
 from lipcert.search.raised_products import raised_line
 from lipcert.search.raising import gains
+from lipcert.search.windows import window_line
 from lipcert.settings.values import TierName
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
@@ -112,13 +114,14 @@ class _Effort:
     patience: float = 1.0
     products: int = 0
     pairs: int = 0
+    windowed: bool = False
 
 
 _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
     {
         "quick": _Effort(),
         "fast": _Effort(products=_QUICK),
-        "tight": _Effort(2.5, 16, 4.0, products=LARGEST, pairs=10),
+        "tight": _Effort(2.5, 16, 4.0, products=LARGEST, pairs=10, windowed=True),
     }
 )
 
@@ -289,8 +292,10 @@ class _Search(Proposals):
         shares += [left / room] if 0.0 < room < math.inf else []
         return min((share for share in shares if not math.isnan(share)), default=1.0)
 
-    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
-        """Yield gains from the nearest value without negative entries, if a run leads to a ReLU."""
+    def of_relu(
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
+    ) -> Iterator[GainFact | WindowFact]:
+        """Yield lines from the nearest value without negative entries, if a run leads to a ReLU."""
         if not is_relu(self._makers[value]):
             return
         for start in self._below[value][1:]:
@@ -298,8 +303,22 @@ class _Search(Proposals):
                 steps = chain_steps(self._program, VALUES, start, value, self._free)
                 if steps is not None and len(steps) > 1:
                     norm, patience = facts[start].norm, self._effort.patience
+                    line = self._joined(start, steps, facts)
+                    yield from () if line is None else (line,)
                     yield from gains(self._proof, steps, norm, found.norm, patience)
                 return
+
+    def _joined(
+        self, start: str, steps: tuple[Step, ...], facts: Mapping[str, Fact]
+    ) -> WindowFact | None:
+        """Return a line about these steps and those from a value without negative entries below."""
+        if self._effort.windowed and start in self._makers and is_relu(self._makers[start]):
+            for below in self._below[start][1:]:
+                if (facts[below].box.lo >= 0.0).all():
+                    first = chain_steps(self._program, VALUES, below, start, self._free)
+                    norms = [facts[name].norm for name in (below, start, steps[-1].output)]
+                    return window_line(self._proof, (*first, *steps), norms) if first else None
+        return None
 
     def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
         """Return a line about a value that weights multiply, from as far below as possible."""

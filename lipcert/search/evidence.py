@@ -11,6 +11,7 @@ from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm
+from lipcert.core.lines.windows import WindowFact
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
@@ -39,7 +40,9 @@ class NormClaim:
 class Proposals:
     """Proposes untrusted lines that may improve on what is known; this class proposes none."""
 
-    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterable[GainFact]:
+    def of_relu(
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
+    ) -> Iterable[GainFact | WindowFact]:
         """Yield lines that may say more of a ReLU than was found; the first valid one suffices."""
         del value, found, facts
         return ()

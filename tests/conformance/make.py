@@ -261,6 +261,36 @@ def _by_hand() -> Iterator[Entry]:
     }
     said = _with_line(said, at, line, "images")
     yield from _good("raised", "images", write_canonical(said), "W is raised to its positive part")
+    said, one, nothing = _read("residual"), (1.0).hex(), (0.0).hex()
+    at = _line(said, "fact/step", "v4") + 1
+    line = {
+        "rule": "fact/window",
+        "value": "v4",
+        "values": ["v3"],
+        "ties": [[one, nothing, nothing, one]],
+        "added": [[nothing] * 36],
+        "levels": [one],
+        "scales": [one, one],
+        "shift": (16.0).hex(),
+        "gain": (128.0).hex(),
+        "method": "windows",
+        "twists": [],
+        "counts": [],
+    }
+    said = _with_line(said, at, line, "residual")
+    yield from _good("window", "residual", write_canonical(said), "112 is above the norm of H")
+    for name, put in (
+        ("gain", (0.0625).hex()),
+        ("ties", [[one] * 3]),
+        ("added", [[]]),
+        ("levels", [nothing]),
+        ("scales", [one]),
+        ("values", ["v2", "v3"]),
+    ):
+        yield _entry(
+            f"{name} of a window", "residual", "window", "invalid", 4, "nothing follows of it",
+            patch=[_put(f"/lines/{at}/{name}", put)],
+        )  # fmt: skip
     said, two, nothing = _read("perceptron"), (2.0).hex(), (0.0).hex()
     at = _line(said, "fact/step", "v1") + 1
     line = {
@@ -287,13 +317,13 @@ def _by_hand() -> Iterator[Entry]:
 
 
 def _with_line(said: Any, at: int, line: dict[str, Any], model: str) -> Any:
-    """With one line more, which states the least bound that follows, and some room."""
+    """With one line more, which states its own bound, or the least that follows, and some room."""
     for other in said["lines"]:
         for name in ("ball", "form"):
             if other.get(name, -1) >= at:
                 other[name] += 1
     said["lines"].insert(at, line)
-    if line["rule"] == "form/chain":
+    if "bound" in line:
         return said
     line["bound"] = (0.0).hex()
     report = check(write_canonical(said), HERE / f"models/{model}.onnx", Choices())

@@ -42,6 +42,7 @@ from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
 from lipcert.core.lines.steps import InputFact, LossPull, StepFact, TensorGradient, ValuePull
+from lipcert.core.lines.windows import WindowFact
 from lipcert.text.certificate import write_certificate
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES
@@ -60,6 +61,20 @@ LINES: tuple[Line[Any], ...] = (
         numbers=((0.5,), (1.0, 2.0), (3.0,)),
         gain=1.5,
         method="dense",
+        bound=2.0,
+    ),
+    WindowFact(
+        value="z",
+        values=("y",),
+        ties=((0.5,),),
+        added=((0.0, 2.0),),
+        levels=(1.0,),
+        scales=(1.0, 2.0),
+        shift=3.0,
+        gain=4.0,
+        method="torus",
+        twists=(0, 1),
+        counts=(16, 16),
         bound=2.0,
     ),
     ProductFact(

@@ -10,6 +10,7 @@ from tests.core.norms import (
     test_convolution,
     test_engines,
     test_fused,
+    test_joint_kernels,
     test_raised,
     test_steps,
     test_torus,
@@ -167,6 +168,31 @@ FORMS = [
         " and raised.norm_at_most(self.gain, NormWitness(*witness), check)", "",
         test_raised.test_a_bias_reaches_every_output),
 ]  # fmt: skip
+_JOINT = test_joint_kernels
+WINDOWS = [
+    by_seeds("norms.joint_kernels:Layout.kernel", " + exact(more.reshape(rows.shape))", "",
+        _JOINT.test_the_form_is_what_is_said_of_it),
+    by_seeds("norms.joint_kernels:_reads", " - window.before[axis]", "",
+        _JOINT.test_the_form_is_what_is_said_of_it),
+    by_seeds("norms.joint_kernels:Layout.kernel", "before * scale", "before * before",
+        _JOINT.test_the_form_is_what_is_said_of_it),
+    by("lines.windows:ties_of", "found, -found", "found, found",
+        _JOINT.test_ties_between_channels),
+    by("lines.windows:WindowFact.evaluate", "sqrt_up(rest)", "sqrt_up(rest / 4)",
+        _JOINT.test_a_bias_at_every_place),
+    by("lines.windows:WindowFact.joint", " * math.prod(layout.places)", "",
+        _JOINT.test_a_bias_at_every_place),
+    by("lines.windows:WindowFact.joint", "up(diagonal[-1] + 1.0)", "diagonal[-1]",
+        _JOINT.test_what_a_window_needs),
+    by("lines.windows:WindowFact.evaluate", "not (proof.facts[names[0]].box.lo >= 0.0).all()",
+        "False", _JOINT.test_what_a_window_needs),
+    by("lines.windows:layers_of", "proof.free & tensors_read(steps)", "False",
+        _JOINT.test_what_a_window_needs),
+    by("lines.windows:layers_of", "step.op == RELU", "isinstance(step.op, Activation)",
+        _JOINT.test_no_window_of_a_relu_with_a_limit_or_of_other_values),
+    by("lines.windows:layers_of", "b.inputs == (a.output,)", "True",
+        _JOINT.test_no_window_of_a_relu_with_a_limit_or_of_other_values),
+]  # fmt: skip
 _TRUTH = Kill(test_products.test_no_multipliers_prove_what_is_false, tuple((k,) for k in range(12)))
 PRODUCTS = [
     Mutation("forms.products:Unfolded.inequality", "constant -= ", "constant += ", _TRUTH),
@@ -235,4 +261,4 @@ KERNELS = [
     by("rules.base:Rule.gradients", "first = math.inf", "pass",
         test_a_bound_of_the_kernel_is_none_of_the_bias),
 ]  # fmt: skip
-PROOFS = [*NORMS, *FORMS, *PRODUCTS, *KERNELS]
+PROOFS = [*NORMS, *FORMS, *WINDOWS, *PRODUCTS, *KERNELS]

@@ -12,7 +12,7 @@ from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound
 from lipcert.core.coverage import is_relu, tensors_read
-from lipcert.core.interval import Array, exact
+from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import FactLine
@@ -94,11 +94,15 @@ def has_matrix(steps: Sequence[Step]) -> bool:
 
 def constants_of(steps: Sequence[Step], proof: Proof) -> Array:
     """Upper limits of what a run makes of 0, for every channel of the output."""
-    end = steps[-1]
+    return image_of_zero(steps, proof).hi
+
+
+def image_of_zero(steps: Sequence[Step], proof: Proof) -> Interval:
+    """What a run makes of 0, for every channel of the output."""
+    end, axis = steps[-1], -1 if has_matrix(steps) else 1
     box = proof.images(steps, steps[0].inputs[0])[end.output].box.broadcast(end.shape)
-    channels = np.moveaxis(box.hi, -1 if has_matrix(steps) else 1, 0)
-    found: Array = channels.reshape(len(channels), -1).max(axis=1)
-    return found
+    lo, hi = (np.moveaxis(part, axis, 0).reshape(end.shape[axis], -1) for part in (box.lo, box.hi))
+    return Interval(lo.min(axis=1), hi.max(axis=1))
 
 
 def copies_of(shape: Shape, outputs: int, groups: int = 1) -> int:

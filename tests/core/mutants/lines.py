@@ -30,6 +30,7 @@ from lipcert.core.lines.steps import (
     TensorGradient,
     ValuePull,
 )
+from lipcert.core.lines.windows import WindowFact
 from lipcert.core.program import Program
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
@@ -239,6 +240,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
     runs = [line.values for line in lines if isinstance(line, RunNorm)]
     raised = [line for line in lines if isinstance(line, GainFact)]
     products = [line for line in lines if isinstance(line, ProductFact)]
+    windows = [line for line in lines if isinstance(line, WindowFact)]
     listed = [line.multipliers for line in lines if isinstance(line, ChainForm)]
     slices = [line for line in lines if isinstance(line, SliceFact)]
     stacks = [line.values for line in lines if isinstance(line, StackNorm)]
@@ -256,7 +258,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
         for line, level in itertools.product(products, (1e-3, 1e3)):
             yield replace(line, value=value, level=level)
             yield from (replace(line, value=value, start=start, level=level) for start in values)
-        yield from (replace(line, value=value) for line in slices)
+        yield from (replace(line, value=value) for line in (*slices, *windows))
         for form in forms:
             for level in (None, 1e-3, 1e3):
                 yield ZeroFact(value=value, form=form, level=level)
