@@ -123,7 +123,7 @@ FORMS = [
         test_forms.test_every_mask, definite_float),
     by("forms.descent:inequality_of", "if not all(_is_exact", "if False and not all(_is_exact",
         test_links.test_uncertain_operands),
-    by("forms.descent:inequality_of", "above * (terms * 2.0**-50)", "0.0 * above",
+    by("forms.descent:inequality_of", "above * (n * 2.0**-50)", "0.0 * above",
         test_forms.test_rounding_counts),
     by("norms.claim:is_semidefinite", "Fraction(length) + ", "", test_forms.test_rounding_counts),
     by_seeds("forms.extremes:_tournament", "0.5 * (left + right)", "0.4 * (left + right)",
