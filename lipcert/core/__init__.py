@@ -1,6 +1,6 @@
-"""The core: derives every bound, and is what must be trusted to believe one.
+"""The core derives every bound; to believe a bound, one must trust the core.
 
-It reads the model itself, and everything that it shows follows from the model, premises and proved
-evidence. It imports nothing else of the package. Evidence found in a certificate, or proposed by a
-search, only ever decides whether a proof succeeds, never what it proves.
+It reads the model itself, and all its results follow from the model, premises and proved evidence.
+It imports nothing else of the package. Evidence from a certificate, or proposed by a search,
+decides only whether a proof succeeds, never what it proves.
 """

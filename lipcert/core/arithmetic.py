@@ -1,18 +1,18 @@
 """Directed rounding of scalars, by exact integers.
 
-Input: finite float64 numbers, taken as exact, or rational numbers. Output: the
-nearest float64 at or above (`_up`) or at or below (`_down`) the exact result.
+Input: finite float64 numbers, taken as exact, or rational numbers. Output: the nearest float64 at
+or above (`_up`) or at or below (`_down`) the exact result.
 
 Proof: an operand is a quotient of integers, so a sum, product or quotient is one too, n/d with
-d > 0, formed without rounding. Some float64 p/q near it is taken, and steps up by one float64
-until p·d ≥ n·q, a comparison of integers: the result is no smaller than n/d wherever it began. It
-is the smallest because division of integers rounds correctly, so that it begins at one of the two
+d > 0, computed without rounding. Start at a float64 p/q near it, and step up by one float64 until
+p·d ≥ n·q, a comparison of integers: the result is no smaller than n/d, wherever the start was. It
+is the smallest because division of integers rounds correctly, so that the start is one of the two
 neighbours of n/d. For a square root, ⌈√x⌉ = ⌈√⌈x⌉⌉ and ⌊√x⌋ = ⌊√⌊x⌋⌋ for every real x ≥ 0 (an
 integer k has k² ≥ x exactly where k² ≥ ⌈x⌉), so integer square roots suffice, in units that
-divide every float64 of that magnitude. The floating-point unit is asked to round nothing.
+divide every float64 of that magnitude. No rounding of the floating-point unit is relied on.
 
-inf stands for "no upper bound": it is a true upper bound of everything, so an upward operation on
-it gives inf, and an upward result beyond float64 is inf. Downward it is refused.
+inf means "no upper bound": it is a valid upper bound of everything, so an upward operation on it
+returns inf, and so does an upward result beyond float64. Downward operations refuse it.
 """
 
 import math
@@ -35,7 +35,7 @@ def add_down(a: Number, b: Number) -> float:
 
 
 def multiply_up(a: Number, b: Number) -> float:
-    """Smallest float64 ≥ a·b; inf where a factor has no bound, even if the other is 0."""
+    """Smallest float64 ≥ a·b; inf if a factor has no bound, even if the other is 0."""
     return round_up(*_product(a, b)) if _finite(a, b) else _INF
 
 
@@ -70,7 +70,7 @@ def sqrt_down(a: Number) -> float:
 
 
 def round_up(number: Fraction | int, divisor: int = 1) -> float:
-    """Smallest float64 ≥ a rational number over one above 0; inf beyond the largest."""
+    """Smallest float64 ≥ number/divisor, for divisor > 0; inf beyond the largest float64."""
     n, d = number.numerator, number.denominator * divisor
     try:
         found = n / d
@@ -85,7 +85,7 @@ def round_up(number: Fraction | int, divisor: int = 1) -> float:
 
 
 def round_down(number: Fraction | int, divisor: int = 1) -> float:
-    """Largest float64 ≤ a rational number over one above 0; −inf below the lowest."""
+    """Largest float64 ≤ number/divisor, for divisor > 0; −inf below the lowest float64."""
     return 0.0 - round_up(-number, divisor)
 
 
@@ -107,14 +107,14 @@ def _quotient(a: Number, b: Number) -> tuple[int, int]:
 
 
 def _square(a: Number) -> tuple[int, int, int]:
-    """a·4^k as a quotient, and 2^k, where a root of a·4^k has 64 bits, more than a float64 has."""
+    """Return a·4^k as a quotient, and 2^k; the root of a·4^k has 64 bits, more than a float64."""
     n, d = _exact(a)
     bits = max(64 - (n.bit_length() - d.bit_length()) // 2, 0)
     return n << 2 * bits, d, 1 << bits
 
 
 def _finite(a: Number, b: Number = 0.0) -> bool:
-    """False where a number is +inf; anything else that is not a real number is refused."""
+    """Return False if a number is +inf; refuse NaN and −inf."""
     if -_INF < a < _INF and -_INF < b < _INF:
         return True
     if not (a > -_INF and b > -_INF):

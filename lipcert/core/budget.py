@@ -1,12 +1,12 @@
-"""Budget: how many entries, and how much time, one check may take.
+"""Budget: limit the number of entries and the time that one check may use.
 
 Work inside `limited` is counted by `spend`, which raises `OverBudget` when a limit is exceeded: a
-check that runs out of its budget has established nothing. Outside `limited` nothing is counted.
+check that exceeds its budget has established nothing. Outside `limited` nothing is counted.
 
-Invariant: everything kept that takes memory of its own (numbers of the file and views of them do
-not) is spent as it is made, and every piece of work checks the time before it begins. One piece
-has a limit of its own (`MAX_SIZE`, a matrix, a stack of frequencies): a check can exceed its budget
-by no more than that.
+Invariant: everything kept that needs new memory (numbers of the file and views of them do not) is
+counted when it is made, and every piece of work checks the time before it begins. The size of one
+piece has its own limit (`MAX_SIZE`, a matrix, a stack of frequencies): a check can exceed its
+budget by no more than that.
 """
 
 import time
@@ -18,7 +18,7 @@ from typing import Final
 
 
 class OverBudget(Exception):  # noqa: N818 (no failure of the program)
-    """The limit that was reached, in one printable line."""
+    """A limit was reached; the message names it in one printable line."""
 
 
 MAX_ENTRIES: Final = 1 << 27
@@ -27,7 +27,7 @@ MAX_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """entries: of tables and constants that are made and kept; seconds: of wall-clock time."""
+    """Limits of a check: entries of tables and constants that it keeps, and wall-clock seconds."""
 
     entries: int = MAX_ENTRIES
     seconds: float = MAX_SECONDS
@@ -45,7 +45,7 @@ _CURRENT: ContextVar[_Account | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Count what the block spends."""
+    """Count what the block spends, and enforce these limits in it."""
     token = _CURRENT.set(_Account(limits, time.monotonic() + limits.seconds))
     try:
         yield
@@ -54,7 +54,7 @@ def limited(limits: Limits) -> Iterator[None]:
 
 
 def spend(entries: int = 0) -> None:
-    """Take so many entries from the budget, and look at the time."""
+    """Take this many entries from the budget, and check the time."""
     account = _CURRENT.get()
     if account is None:
         return

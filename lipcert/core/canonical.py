@@ -1,15 +1,14 @@
-"""Canonical JSON and numbers as strings: the one spelling of what a certificate says.
+"""Canonical JSON, and numbers as strings: each certificate has exactly one spelling.
 
 The text is RFC 8785 restricted to objects, arrays, strings, integers of magnitude at most 2^53 and
-booleans. There are no floats, because a decimal number is not the float64 it is read as, and there
-is no null, because what is absent is left out. So a digest of the bytes is a digest of the value.
+booleans. There are no floats, because a decimal number is not the float64 it is read as, and no
+null, because absent members are left out. So a digest of the bytes is a digest of the value.
 A bound is a float64 in hexadecimal, a probability a rational number as two decimal strings.
 
 Readers take untrusted bytes and strings, and return a value or raise an error with the reason.
-Invariant: what is read is exactly what is written of it. The reader enforces this directly:
-it writes the value that a JSON parser returns again and compares the bytes, so duplicate or
-unsorted keys, other escapes, blanks, 1.0 for 1 or −0 for 0 are refused whatever that parser
-accepts.
+Invariant: writing a value that was read gives the same bytes. The reader enforces this directly:
+it writes the value that a JSON parser returns and compares the bytes, so duplicate or unsorted
+keys, other escapes, blanks, 1.0 for 1 or −0 for 0 are refused whatever that parser accepts.
 """
 
 import json
@@ -22,23 +21,23 @@ from typing import Final, TypeAlias
 from lipcert.core.codec import CodecError, Reader, mapping, words
 
 Parameters: TypeAlias = tuple[tuple[str, float | str], ...]
-"""numbers and words by their names, which are in order"""
+"""Pairs of a name and a number or word, sorted by name."""
 Json: TypeAlias = "str | int | bool | list[Json] | dict[str, Json]"
 
 MAX_BYTES: Final = 1 << 24
-"""bytes of a text"""
+"""Largest number of bytes of a text."""
 MAX_DEPTH: Final = 64
-"""objects and arrays inside one another"""
+"""Largest depth of nested objects and arrays."""
 MAX_VALUES: Final = 1 << 20
-"""values of a text, at all depths"""
+"""Largest number of values in a text, at all depths."""
 MAX_INTEGER: Final = 1 << 53
-"""magnitude of an integer, the largest range that every reader of JSON agrees on"""
+"""Largest magnitude of an integer: on this range all readers of JSON agree."""
 MAX_DIGITS: Final = 400
-"""digits of a numerator or denominator: enough for 10^-308 and every exact small float64"""
+"""Digits of a numerator or denominator: enough for 10^-308 and every exact small float64."""
 
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""or what is left of one that does not end: from every quotation mark something matches, so that
-removing strings takes linear time"""
+"""A string, or the rest of the text if it does not end: something matches from every quotation
+mark, so that removing strings takes linear time."""
 _FLOAT: Final = re.compile(
     r"0x0\.0p\+0|-?0x0\.[0-9a-f]{13}p-1022"
     r"|-?0x1\.[0-9a-f]{13}p(?:\+0|[+-][1-9][0-9]{0,3})"
@@ -47,18 +46,18 @@ _NATURAL: Final = re.compile(r"0|[1-9][0-9]*+")
 
 
 class CanonicalFormError(ValueError):
-    """A text or a value that has no canonical form: why."""
+    """A text or a value has no canonical form; the message says why."""
 
 
 def read_canonical(data: bytes) -> Json:
-    """The value of a canonical text; `CanonicalFormError` for any other bytes."""
+    """Return the value of a canonical text; raise `CanonicalFormError` for any other bytes."""
     if len(data) > MAX_BYTES:
         raise CanonicalFormError(f"the text is longer than {MAX_BYTES} bytes")
     try:
         text = data.decode("utf-8", errors="strict")
         _require_few(text)
         value: Json = json.loads(text)
-    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+    except (ValueError, RecursionError) as error:  # also for thousands of digits or brackets
         raise CanonicalFormError(f"the text cannot be read: {error}") from None
     if write_canonical(value) != data:
         raise CanonicalFormError("the text is not in canonical form")
@@ -66,7 +65,7 @@ def read_canonical(data: bytes) -> Json:
 
 
 def write_canonical(value: Json) -> bytes:
-    """The canonical text of a value: bytes that `read_canonical` accepts, always."""
+    """Return the canonical text of a value, which `read_canonical` always accepts."""
     ordered, count = _ordered(value, 0)
     if count > MAX_VALUES:
         raise CanonicalFormError(f"there are more than {MAX_VALUES} values")
@@ -81,7 +80,7 @@ def write_canonical(value: Json) -> bytes:
 
 
 def _require_few(text: str) -> None:
-    """Refuse what would take memory without end to parse.
+    """Refuse a text that would take too much memory to parse.
 
     No text of at most MAX_VALUES values is refused: outside of strings there are fewer commas than
     values, and no more opening brackets than values.
@@ -92,8 +91,8 @@ def _require_few(text: str) -> None:
 
 
 def _ordered(value: Json, depth: int) -> tuple[Json, int]:
-    """A copy with the keys of objects in order, that of their UTF-16 code units (RFC 8785, section
-    3.2.3), and how many values it consists of."""
+    """Return a copy with the keys of objects sorted by their UTF-16 code units (RFC 8785, section
+    3.2.3), and the number of values in it."""
     if depth > MAX_DEPTH:
         raise CanonicalFormError(f"values are nested more than {MAX_DEPTH} deep")
     if type(value) in {bool, str} or (type(value) is int and abs(value) <= MAX_INTEGER):
@@ -110,11 +109,11 @@ def _ordered(value: Json, depth: int) -> tuple[Json, int]:
 
 
 def read_float(text: object) -> float:
-    """A finite float64 from the spelling of `float.hex`; zero has no sign.
+    """Return a finite float64 from its spelling by `float.hex`; zero has no sign.
 
-    The expression admits nothing that means another number in another notation ("1e3" is 483 to
-    `float.fromhex`); that the text is given back rules out what rounds, such as the subnormal
-    digits of a normal exponent.
+    The expression excludes texts that mean another number in another notation ("1e3" is 483 to
+    `float.fromhex`). Comparing with `number.hex()` excludes texts that would be rounded, such as
+    subnormal digits with a normal exponent.
     """
     if type(text) is not str or len(text) > 32 or not _FLOAT.fullmatch(text):
         raise CodecError("is not a hexadecimal float64")
@@ -128,7 +127,7 @@ def read_float(text: object) -> float:
 
 
 def read_rational(pair: object) -> Fraction:
-    """A rational number ≥ 0 in lowest terms, from two decimal strings."""
+    """Return a rational number ≥ 0 from two decimal strings in lowest terms."""
     if type(pair) is not list or len(pair) != 2 or not all(map(_is_natural, pair)):
         raise CodecError("is not a pair of decimal numbers")
     above, below = map(int, pair)
@@ -142,7 +141,7 @@ def _is_natural(text: object) -> bool:
 
 
 def _read_number_or_word(text: object) -> float | str:
-    """A hexadecimal number is read as a number; any other string is a word."""
+    """Return a hexadecimal number as a number, and any other string as a word."""
     if type(text) is not str:
         raise CodecError("is neither a number nor a word")
     return read_float(text) if text.removeprefix("-").startswith("0x") else text
@@ -158,4 +157,4 @@ READERS: Final[Mapping[object, Reader]] = {
     Fraction: read_rational,
     bool: words({"true": True}),
 }
-"""numbers and words of a certificate; what is not true is left out"""
+"""Readers of numbers and words of a certificate; a false member is left out."""

@@ -1,12 +1,12 @@
-"""Certificate: what is claimed of a model, under which assumptions, and what helps to check it.
+"""Certificate: claims about a model, their assumptions, and evidence that helps to check them.
 
-Reads records from the bytes of a file, which `text.certificate` writes; the two are inverse to
-each other. Numbers are exact: bounds are float64, probabilities rational.
+This module reads the records from the bytes of a file; `text.certificate` writes them, and the two
+are inverse to each other. Numbers are exact: bounds are float64, probabilities rational.
 
     certificate = schema tool model scope assumptions lines outputs [privacy]
 
-A claim that is absent is not made. Nothing here is believed by the checker except what it says is
-assumed: each line is evaluated from those before it, and the claims from the lines.
+An absent claim is not made. The checker believes only the assumptions: it evaluates each line from
+the lines before it, and the claims from the lines.
 """
 
 import os
@@ -22,7 +22,7 @@ from lipcert.core.codec import Bound, Codec, CodecError, Sha256, member
 from lipcert.core.line import RULES, Line
 
 SCHEMA: Final = "lipcert.certificate/3"
-"""the number is that of the grammar; another one is another grammar"""
+"""The number is the version of the grammar."""
 _EARLIER: Final = ("lipcert.certificate/1", "lipcert.certificate/2")
 SEMANTICS: Final = "lipcert-ir/1"
 
@@ -30,12 +30,12 @@ _T = TypeVar("_T")
 
 
 class CertificateFormatError(ValueError):
-    """A certificate that does not say what certificates say: where, and why."""
+    """The content is not a certificate; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """What wrote the certificate. Documentary: never trusted."""
+    """The program that wrote the certificate. For documentation only: never trusted."""
 
     name: str
     version: str
@@ -54,8 +54,9 @@ class ExternalFile:
 class ModelIdentity:
     """Which model: its file, and what it computes.
 
-    structure: a digest that survives saving the model again, but no change of what it computes.
-    output: the output that the loss reads; outputs: those of a sum of losses, in its order.
+    structure: a digest that stays the same when the model is saved again, and changes when its
+    computation changes. output: the output that the loss reads. outputs: those of a sum of losses,
+    in its order.
     """
 
     sha256: Sha256
@@ -84,7 +85,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class ScopeClaim:
-    """For which weights: kind "point" (those of the file) or "constraint-set".
+    """The weights that claims apply to: kind "point" (those of the file) or "constraint-set".
 
     trained: the tensors that training may change; all others keep the values of the file.
     """
@@ -96,9 +97,9 @@ class ScopeClaim:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One thing that the claims depend on.
+    """One statement that the claims depend on.
 
-    status: "checked" (the checker has established it), or "declared" (somebody says so).
+    status: "checked" (the checker has established it), or "declared" (it is only asserted).
     """
 
     id: str
@@ -129,7 +130,7 @@ class GroupClaim:
 
 @dataclass(frozen=True, slots=True)
 class NetworkClaim:
-    """Bounds of the whole network; None: not claimed. noise_multiplier: of the whole release."""
+    """Claims about the whole network; None: not claimed. noise_multiplier: of the whole release."""
 
     lipschitz: Bound | None
     grad_norm: Bound | None
@@ -152,7 +153,7 @@ class PrivacyClaim:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """All of it. lines: in the order of a proof, each from those before it."""
+    """A whole certificate. lines: in the order of a proof; each follows from those before it."""
 
     tool: Tool
     model: ModelIdentity
@@ -167,7 +168,7 @@ class Certificate:
 
 
 def _read_line(value: object) -> Line[Any]:
-    """A line is read as its rule says."""
+    """Read a line as the record of its rule."""
     rule = value.get("rule") if type(value) is dict else None
     if type(rule) is not str or rule not in RULES:
         raise CodecError("is not a line of a known rule")
@@ -178,7 +179,7 @@ _CODEC: Final[Codec] = Codec(CertificateFormatError, {**READERS, Line[Any]: _rea
 
 
 def read_certificate(data: bytes) -> Certificate:
-    """The certificate in these bytes; `CertificateFormatError` where there is none."""
+    """Return the certificate in these bytes; raise `CertificateFormatError` if there is none."""
     try:
         value = read_canonical(data)
     except CanonicalFormError as error:
@@ -192,21 +193,21 @@ def read_certificate(data: bytes) -> Certificate:
 
 
 def read(kind: type[_T], value: object, where: str, **apart: object) -> _T:
-    """The record of this type that stands in a certificate."""
+    """Read a record of this type from a value in a certificate."""
     return _CODEC.read(kind, value, where, **apart)
 
 
 class CertificateFileError(ValueError):
-    """A certificate that cannot be read at all."""
+    """The file of a certificate cannot be read."""
 
 
 def read_certificate_file(path: Path) -> bytes:
-    """The bytes of a regular file, at most one more than a certificate may have."""
+    """Return the bytes of a regular file, at most one more than a certificate may have."""
     return read_regular(path, MAX_BYTES + 1, CertificateFileError)
 
 
 def read_regular(path: Path, most: int, error: type[ValueError]) -> bytes:
-    """At most so many bytes of a regular file; an error for any other, which is not waited for."""
+    """Return at most this many bytes of a regular file; raise an error at once for any other."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as file:

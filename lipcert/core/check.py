@@ -1,7 +1,7 @@
-"""The procedure: a certificate and a model in, a verdict out.
+"""Check a certificate against a model and return a verdict.
 
 The stages are those of `verdict.STAGES`, in their order; a check ends at the first that fails.
-Nothing is chosen or searched here: each line of the certificate is evaluated from those before it
+Nothing is chosen or searched: each line of the certificate is evaluated from the lines before it
 (`lines`), and the claims are compared with what the lines have proved.
 """
 
@@ -38,12 +38,12 @@ from lipcert.core.verdict import Report, Stage, Verdict
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
 _MOST_LINES: Final = 40
-"""for each step or tensor, so that the work of a check grows with the model only"""
+"""Largest number of lines per step or tensor, so that work grows only with the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user of the checker decides: an engine, accepted assumptions, a budget."""
+    """The user's choices: an engine, accepted assumptions, other weights, a budget."""
 
     engine: str = "float"
     accepted: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Choices:
 
 
 def check(data: bytes, path: Path, choices: Choices) -> Report:
-    """The verdict on a certificate of the model in a file."""
+    """Return the report, with the verdict, on a certificate of the model in a file."""
     with limited(choices.limits):
         return _checked(data, path, choices)
 
@@ -98,7 +98,7 @@ class _State:
         self.weights: Mapping[str, str] = {}
 
     def open_assumptions(self) -> tuple[str, ...]:
-        """Assumptions that are neither checked nor accepted."""
+        """Return the ids of assumptions that are neither checked nor accepted."""
         return tuple(
             item.id
             for item in self.assumptions
@@ -106,14 +106,14 @@ class _State:
         )
 
     def report(self, verdict: Verdict, stages: tuple[Stage, ...]) -> Report:
-        """The report of a check that ended with this verdict."""
+        """Return the report of a check that ended with this verdict."""
         digest, open_ids = hashlib.sha256(self.data).hexdigest(), self.open_assumptions()
         found = self.assumptions, open_ids, tuple(self.notes), self.weights
         return Report(verdict, digest, stages, *found, vars(self).get("certificate"))
 
 
 def _read(state: _State) -> Iterator[str]:
-    """0: the grammar, and premises of known kinds."""
+    """Stage 0: the grammar is followed, and the premises are of known kinds."""
     state.certificate = read_certificate(state.data)
     state.premises = Premises.read(state.certificate.assumptions)
     state.assumptions = state.certificate.assumptions
@@ -149,7 +149,7 @@ def _read(state: _State) -> Iterator[str]:
 
 
 def _identify(state: _State) -> Iterator[str]:
-    """1: the model computes what the certificate is about, in this file or saved again."""
+    """Stage 1: the model is the one in the certificate, in the same file or saved again."""
     state.model = read_model(state.path)
     model, claimed = state.model, state.certificate.model
     same = (claimed.sha256, claimed.size, claimed.external)
@@ -169,7 +169,7 @@ def _identify(state: _State) -> Iterator[str]:
 
 
 def _account(state: _State) -> Iterator[str]:
-    """2: every node is read, and the scope and the inputs are those of the model."""
+    """Stage 2: every node is read, and the scope and the inputs are those of the model."""
     state.program = lower(state.model, *state.certificate.model.read_outputs)
     certificate, program = state.certificate, state.program
     if input_faults(program, state.premises):
@@ -185,7 +185,7 @@ def _account(state: _State) -> Iterator[str]:
 
 
 def _norms(state: _State) -> Iterator[str]:
-    """3: norms of linear steps and runs, by the chosen engine.
+    """Stage 3: norms of linear steps and runs, by the chosen engine.
 
     From here on the program is the one that training runs, with its clips.
     """
@@ -199,7 +199,7 @@ def _norms(state: _State) -> Iterator[str]:
 
 
 def _lines(state: _State, stage: int) -> Iterator[str]:
-    """4, 5: the first line of a stage that does not follow from those before it."""
+    """Stages 4 and 5: yield the first line of a stage that does not follow from those before it."""
     for number, line in enumerate(state.certificate.lines):
         if line.stage == stage:
             spend()
@@ -211,7 +211,7 @@ def _lines(state: _State, stage: int) -> Iterator[str]:
 
 
 def _outputs(state: _State) -> Iterator[str]:
-    """6: gradients, sensitivities, noise."""
+    """Stage 6: gradients, sensitivities and noise follow."""
     yield from _lines(state, 6)
     certificate, premises, proof = state.certificate, state.premises, state.proof
     gradients = {name: proof.gradient(name) for name in certificate.scope.trained}
@@ -225,7 +225,7 @@ def _outputs(state: _State) -> Iterator[str]:
 
 
 def _privacy(state: _State) -> Iterator[str]:
-    """7: ε of the run, by an accounting of the checker's own."""
+    """Stage 7: ε of the run, recomputed by the checker's own accounting."""
     claim, run = state.certificate.privacy, state.premises.run
     if (claim is None) != (run is None):
         yield "epsilon is claimed without a run, or a run is described without it"
@@ -240,7 +240,7 @@ def _privacy(state: _State) -> Iterator[str]:
 
 
 def _ledger(state: _State) -> Iterator[str]:
-    """8: the assumptions are those that the claims need."""
+    """Stage 8: the assumptions are those that the claims need."""
     certificate = state.certificate
     program, clipped = state.program, state.premises.clip is not None
     frozen = frozen_tensors(program, frozenset(certificate.scope.trained))
@@ -256,9 +256,9 @@ def _ledger(state: _State) -> Iterator[str]:
 
 
 def _leftovers(state: _State) -> Iterator[str]:
-    """9: weights lie within the constraints.
+    """Stage 9: weights lie within the constraints.
 
-    Those of the file where bounds are about them, and those that are given.
+    This is checked for the weights of the file if bounds are for these, and for any given weights.
     """
     scope, weights = state.certificate.scope, state.choices.weights
     held = scope.constraints if scope.kind == "point" else ()

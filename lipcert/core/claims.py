@@ -1,4 +1,4 @@
-"""Comparison of claims with derived bounds, without tolerance.
+"""Compare claims with derived bounds, without tolerance.
 
 Input: a certificate and the bounds derived from verified premises. Output: a sentence for each
 claim that is below the derived bound; an absent claim is not judged.
@@ -18,20 +18,20 @@ _BOUNDS_MOVED = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
 
 
 def sensitivity_up(grad_norm: float, divisor: int | None, relation: str) -> float:
-    """Returns Δ ≥ ‖release(D) − release(D')‖₂ for all neighbours D, D'; inf: no bound.
+    """Return Δ ≥ ‖release(D) − release(D')‖₂ for all neighbours D, D'; inf: no bound.
 
     Hypotheses: ‖∇ℓ‖₂ ≤ grad_norm for every example; a mean divides the sum by the public
     constant `divisor` ≥ 1, never by the size of the batch at hand. None: the sum is released.
     Proof: the sums differ by one gradient (add or remove one, zero it out) or by the difference of
     two (replace one), at most 2G; a mean divides both sums by the same number.
-    Attained: by examples that attain G, with opposite gradients where one replaces the other.
+    Attained by examples that attain G, with opposite gradients if one replaces the other.
     """
     moved = multiply_up(_BOUNDS_MOVED[relation], grad_norm)
     return moved if divisor is None else divide_up(moved, divisor)
 
 
 def total_sensitivity(sensitivities: Iterable[float]) -> float:
-    """√ΣΔ², rounded up: what one example moves of all groups together."""
+    """Return √ΣΔ², rounded up: how far one example moves all groups together."""
     known = list(sensitivities)
     if not all(delta < math.inf for delta in known):
         return math.inf
@@ -39,11 +39,11 @@ def total_sensitivity(sensitivities: Iterable[float]) -> float:
 
 
 def effective_multiplier(sensitivities: Sequence[float], noise: Sequence[float]) -> float:
-    """Returns a lower bound of (Σ Δ_k²/s_k²)^(−1/2); 0: something is not hidden; inf: all is 0.
+    """Return a lower bound of (Σ Δ_k²/s_k²)^(−1/2); 0: a group lacks noise; inf: all Δ_k are 0.
 
     Hypotheses: the groups are noised from one sample, with N(0, s_k²·I).
     Proof: scaled by 1/s_k the joint noise is N(0, I), and one example moves it by √Σ(Δ_k/s_k)². A
-    group with Δ_k = 0 shows nothing. 1/√x = √(1/x), and x is rational.
+    group with Δ_k = 0 reveals nothing. 1/√x = √(1/x), and x is rational.
     """
     total = Fraction(0)
     for delta, deviation in zip(sensitivities, noise, strict=True):
@@ -63,15 +63,14 @@ def group_bounds(
     *,
     drops: bool = False,
 ) -> tuple[GroupClaim, ...]:
-    """The groups as they are derived: their joint gradient bounds, and what these can move of the
-    released sum or mean; with the noise that is claimed.
+    """Return the groups with derived joint gradient bounds and sensitivities, and claimed noise.
 
     Proof: the gradient with respect to several tensors is their concatenation. One example more
     or less moves a sum by at most G; one replaced by another moves it by at most 2G; a public
-    divisor divides both. A clip of the whole gradient to C bounds every part by C, one of each of
-    K groups to C/√K bounds each by that. During a run the weights move: what holds of those of the
-    file holds of its later steps only if the ledger says so, which with a clip it does not; and
-    nothing that is derived of the network holds of one that drops entries at random in training.
+    divisor divides both. A clip of the whole gradient to C bounds every part by C; a clip of each
+    of K groups to C/√K bounds each group by that. During a run the weights move: a bound for the
+    weights of the file holds at later steps only if the ledger says so, which with a clip it does
+    not; and no bound derived for the network holds if training drops entries at random.
     drops: whether the file has such layers, which a clipped run need not keep in eval mode.
     """
     tensors = {claim.name: claim.tensor for claim in certificate.parameters}
@@ -88,10 +87,10 @@ def group_bounds(
 
 
 def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
-    """The bound of one group of several, or of one parameter as the only one, after the clip of the
-    whole gradient, where there is one.
+    """Return the bound of one of several groups after the clip of the whole gradient, if any.
 
-    lasts: whether the bound holds at every step that is spoken of, as it is trained.
+    For a single parameter, groups is 1. lasts: whether `bound` holds at every step in question, for
+    the network as it is trained.
     """
     if premises.clip is None:
         return bound
@@ -99,7 +98,7 @@ def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool)
     if premises.clip.clip_scope == "group":
         norm = divide_up(norm, sqrt_down(float(groups)))
     elif groups != 1:
-        return math.inf  # a clip of everything says nothing of the parts together
+        return math.inf  # a flat clip gives no bounds for several groups at once
     return min(norm, bound) if lasts and premises.clip.decay == "decoupled" else norm
 
 
@@ -113,7 +112,8 @@ def output_faults(  # noqa: PLR0917  what is claimed, and all that it is compare
     *,
     drops: bool = False,
 ) -> Iterator[str]:
-    """What is claimed too small of parameters, groups and the network, or noise too large."""
+    """Yield the claims about parameters, groups and the network that are too small, or noise too
+    large."""
     for claim in certificate.parameters:
         found = clipped_group(gradients[claim.tensor], 1, premises, lasts=not drops)
         yield from _below("gradient", claim.name, claim.grad_norm, found)
@@ -136,7 +136,7 @@ def output_faults(  # noqa: PLR0917  what is claimed, and all that it is compare
 
 
 def joint_multiplier(groups: tuple[GroupClaim, ...]) -> float:
-    """The noise multiplier of the whole release: the groups of a step are one mechanism."""
+    """Return the noise multiplier of the whole release: the groups of a step are one mechanism."""
     moved = [group.sensitivity for group in groups]
     return effective_multiplier(moved, [group.noise_std for group in groups])
 

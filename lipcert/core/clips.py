@@ -1,9 +1,9 @@
-"""Clips of backpropagation: the program that training runs, from the one that the file holds.
+"""Clips of backpropagation: turn the program of the file into the one that training runs.
 
 Input: a program and the clips of the premises. Output: the program with a clip behind every layer,
 and before each layer that clips its input; or what is wrong with the places of the clips. All
-values of the file keep their names: the cotangent of a layer's output is the one behind its clip,
-which enters the layer.
+values of the file keep their names: the cotangent of a layer's output is the clipped one, which
+enters the layer.
 """
 
 import math
@@ -19,10 +19,10 @@ from lipcert.core.reader.records import Model, shown
 
 
 def layer_faults(program: Program, clip: BackpropClipping) -> Iterator[str]:
-    """What is wrong with the places of clips.
+    """Yield what is wrong with the places of clips.
 
-    A layer is a path of steps that nothing else reads into, and layers share no step: so it is
-    beyond doubt what stands behind a clip of the input and before one of the cotangent.
+    A layer is a path of steps whose inner values nothing else reads, and layers share no step: so
+    it is unambiguous which steps an input clip precedes and which a cotangent clip follows.
     """
     if len(clip.layers) > len(program.steps):
         yield "there are more layers that clip than steps"
@@ -43,11 +43,11 @@ def layer_faults(program: Program, clip: BackpropClipping) -> Iterator[str]:
 def clip_faults(
     clip: BackpropClipping, model: Model, program: Program, trained: frozenset[str]
 ) -> Iterator[str]:
-    """What is wrong with the places of clips, besides `layer_faults`.
+    """Yield what is wrong with the places of clips, in the file as well as by `layer_faults`.
 
-    The ends of a layer are values of the file, between which it holds no value that something else
-    reads: then the nodes between them are the layer, whatever steps became of them. A layer holds
-    something trained.
+    The ends of a layer are values of the file, and nothing else reads a value between them: then
+    the nodes between them are the layer, whatever steps they were lowered to. A layer contains a
+    trained tensor.
     """
     yield from layer_faults(program, clip)
     known = {*program.inputs, *(name for node in model.nodes for name in node.outputs)}
@@ -61,9 +61,9 @@ def clip_faults(
 
 
 def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
-    """Whether the nodes from one value to another are read through the latter only.
+    """Whether the nodes between two values are read only through the second.
 
-    A value that is the first one under another name is not part of what lies between.
+    Values that are the first one under another name (by Identity) do not lie between.
     """
     first, last = ends
     paired = zip(model.nodes, program.covered, strict=True)
@@ -89,7 +89,7 @@ def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
 
 
 def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:
-    """The steps of a layer, each of which reads the one before; none where there is no path."""
+    """Return the steps of a layer, each of which reads the one before; none without a path."""
     first, last = ends
     known = first in program.shapes and last in program.shapes
     steps = (steps_between(program, first, last) or ()) if known else ()
@@ -97,10 +97,9 @@ def layer_steps(program: Program, ends: LayerEnds) -> tuple[Step, ...]:
 
 
 def with_clips(program: Program, clip: BackpropClipping) -> Program:
-    """The program with its clips in place, for layers that have no `layer_faults`.
+    """Return the program with its clips in place, for layers that have no `layer_faults`.
 
-    A layer that clips nothing of what it reads has no clip before it: what is known of that is what
-    the rules say.
+    A layer that does not clip its input has no clip before it; the rules alone bound that input.
     """
     before: dict[str, InputClip] = {}
     behind: dict[str, CotangentClip] = {}
@@ -135,7 +134,7 @@ def with_clips(program: Program, clip: BackpropClipping) -> Program:
 
 
 def without_cotangent_clips(program: Program) -> Program:
-    """The program without clips of cotangents, which do not change its values."""
+    """Return the program without clips of cotangents, which do not change its values."""
     return replace(
         program,
         steps=tuple(

@@ -1,19 +1,19 @@
-"""Codec: records from values of JSON, by the type hints of their dataclasses.
+"""Codec: read records from JSON values, by the type hints of their dataclasses.
 
     dataclass         an object with a member for every field
     tuple[T, ...]     an array; tuple[A, B] is one of exactly two items
     Mapping[str, T]   an object whose names are data
-    T | None          left out where there is none
-    Literal           one of its words; one word is a constant of the object
+    T | None          left out if None
+    Literal           one of its words; a single word is a constant of the object
     Annotated[T, …]   T within a `Limit`
-    object            any value, as it is
+    object            any value, unchanged
 
-How a number is spelt, and every further type, is for the dialect to say (`readers`, or a subclass).
-What a field says of its member beyond its type stands in its metadata (`member`).
+The dialect (`readers`, or a subclass) defines how numbers are spelt, and every further type. The
+metadata of a field (`member`) state what its type does not.
 
 The reader takes an untrusted value, and returns the record or raises an error of the dialect with
 the path of the fault. Invariant: types are strict (true is not a number, an integer field never
-takes a float), and a member is missing, unknown or read: what is read says no more than the record.
+takes a float), and every member is read or refused: the value says no more than the record.
 `text.codec` writes.
 """
 
@@ -39,11 +39,11 @@ from typing import (
 
 _T = TypeVar("_T")
 Reader: TypeAlias = Callable[[Any], Any]
-"""`CodecError` for what is not a value of its type"""
+"""Returns what it reads; raises `CodecError` for a value of another type."""
 
 
 class CodecError(ValueError):
-    """A value that is not what its type says; path: from the value that was to be read."""
+    """A value does not have its type. path: its place within the value that is read."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(f"{path} {reason}")
@@ -53,14 +53,14 @@ class CodecError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What holds of values beyond their type. what: they are, as the error says."""
+    """A condition on values beyond their type. what: completes "is not …" in the error."""
 
     what: str
     holds: Callable[[Any], bool]
 
 
 def is_sha256(text: str) -> bool:
-    """Whether a digest is spelt so; such a text is a harmless file name."""
+    """Whether a text is spelt as a SHA-256 digest; such a text is a harmless file name."""
     return len(text) == 64 and not set(text) - set("0123456789abcdef")
 
 
@@ -73,30 +73,35 @@ Sha256 = Annotated[str, Limit("a SHA-256 digest", is_sha256)]
 def member(
     name: str | None = None, *, optional: bool = False, apart: bool = False
 ) -> Mapping[str, Any]:
-    """Metadata of a field. name: in JSON where it is another, "outer.inner" for one of an object
-    around it. optional: left out where the value is the default or empty. apart: not in JSON at
-    all; the caller that reads the record gives the value."""
+    """Return the metadata of a field.
+
+    name: its name in JSON, if different; "outer.inner" for a member of an inner object "outer".
+    optional: left out if the value is the default or empty. apart: not in JSON; the caller that
+    reads the record supplies the value.
+    """
     return {"name": name, "optional": optional, "apart": apart}
 
 
 def same(value: Any) -> Any:
-    """A value that stands for itself."""
+    """Read a value by returning it unchanged."""
     return value
 
 
 def exactly(kind: type[Any], what: str) -> Reader:
-    """Values of a type that stand for themselves."""
+    """Return a reader that accepts values of exactly this type, unchanged."""
     return _limited(same, Limit(what, lambda value: type(value) is kind))
 
 
 class Codec:
-    """A dialect: the readers of its types. error: what `read` raises. largest: whole number.
-    longest: string."""
+    """A dialect: the readers of its types.
+
+    error: the class that `read` raises. largest: of whole numbers. longest: of strings.
+    """
 
     nulls = False
-    """whether None is null, and not left out"""
+    """Whether None is written as null instead of left out."""
     extra = False
-    """whether unknown members are passed over"""
+    """Whether unknown members are ignored instead of refused."""
 
     def __init__(
         self,
@@ -118,8 +123,11 @@ class Codec:
         self._plans: dict[object, list[Member]] = {}
 
     def read(self, kind: type[_T], value: object, where: str, **apart: object) -> _T:
-        """The record that stands there; where: what the paths of errors begin with. apart: the
-        fields of the record that are not in JSON."""
+        """Return the record in a value.
+
+        where: the start of the paths in errors. apart: the fields of the record that are not in
+        JSON.
+        """
         read = partial(self._record, kind, apart) if apart else self.reader(kind)
         try:
             return cast("_T", inside(where, read, value))
@@ -127,13 +135,13 @@ class Codec:
             raise self._error(str(error)) from None
 
     def reader(self, hint: object) -> Reader:
-        """How values of a type are read."""
+        """Return the reader of a type."""
         if hint not in self._readers:
             self._readers[hint] = self.made(hint, get_origin(hint), get_args(hint))
         return self._readers[hint]
 
     def made(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Reader:
-        """The reader of a type that has none yet, from those of its parts."""
+        """Build the reader of a type from the readers of its parts."""
         if origin is Annotated:
             return reduce(_limited, inner[1:], self.reader(inner[0]))
         if origin in {Union, UnionType} and inner[1:] == (NoneType,):
@@ -149,12 +157,12 @@ class Codec:
         raise TypeError(f"{hint!r} has no reader")
 
     def said(self, kind: Any, item: Field[Any]) -> Mapping[str, Any]:
-        """What is said of the member of a field, as by `member`."""
+        """Return the metadata of a field, as from `member`; a dialect may override this."""
         del kind
         return item.metadata
 
     def plan(self, kind: Any) -> list[Member]:
-        """The members of a record."""
+        """Return the members of a record's JSON object."""
         if kind not in self._plans:
             hints = get_type_hints(kind, include_extras=True)
             rows = [(item, {**member(), **self.said(kind, item)}) for item in fields(kind)]
@@ -203,12 +211,12 @@ class Member:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Its name, behind that of the object around it if there is one."""
+        """The name of the member, preceded by that of the inner object if there is one."""
         return tuple(self.place.split(".")[1:])
 
 
 def inside(step: str, read: Reader, value: Any) -> Any:
-    """What is read at a place, which the path of an error names."""
+    """Read a value, and prefix the path of an error with this step."""
     try:
         return read(value)
     except CodecError as error:
@@ -232,7 +240,7 @@ def _limited(reader: Reader, mark: Limit) -> Reader:
 
 
 def _row(readers: list[Reader], repeated: bool) -> Reader:
-    """Of as many items as readers, or of any number of one kind."""
+    """Return a reader of lists: one item for each reader, or any number of items for one."""
 
     def read(value: Any) -> tuple[Any, ...]:
         count = len(_only(list, value))
@@ -246,7 +254,7 @@ def _row(readers: list[Reader], repeated: bool) -> Reader:
 
 
 def mapping(key: Reader, reader: Reader) -> Reader:
-    """An object whose names are data."""
+    """Return a reader of objects whose names are data."""
 
     def read(value: Any) -> dict[Any, Any]:
         named = _only(dict, value).items()
@@ -259,7 +267,7 @@ def mapping(key: Reader, reader: Reader) -> Reader:
 
 
 def words(choices: Mapping[str, Any]) -> Reader:
-    """One of several things, by the word that names it."""
+    """Return a reader that maps a word to the choice that it names."""
 
     def read(value: Any) -> Any:
         if type(value) is not str or value not in choices:

@@ -1,4 +1,4 @@
-"""Coverage: which tensors and layers of a model the steps of its program account for."""
+"""Coverage: find the tensors and layers of a model that the steps of its program account for."""
 
 from collections.abc import Iterable
 
@@ -10,13 +10,13 @@ from lipcert.core.rules import VERSION
 
 
 def rule_of(op: Op) -> str:
-    """The versioned name of the rule for a step: its kind, and the function of an activation."""
+    """Return the versioned name of a step's rule: its kind, and the function of an activation."""
     kind = type(op).__name__.lower()
     return f"{kind}.{op.name}/{VERSION}" if isinstance(op, Activation) else f"{kind}/{VERSION}"
 
 
 def is_relu(step: Step) -> bool:
-    """Whether it lies between 0 and max(x, 0), entry by entry: a ReLU, or one with a limit."""
+    """Whether the step lies between 0 and max(x, 0), entry by entry: a ReLU, perhaps limited."""
     match step.op:
         case Activation("relu"):
             return True
@@ -26,14 +26,14 @@ def is_relu(step: Step) -> bool:
 
 
 def tensors_read(steps: Iterable[Step]) -> frozenset[str]:
-    """The initializers that steps use as operands."""
+    """Return the initializers that steps use as operands."""
     return frozenset(
         name for step in steps for operand in operands(step.op) for name in operand.sources
     )
 
 
 def tensors(model: Model) -> dict[str, Tensor]:
-    """The initializers of a model, and the constants that nodes hold, by name."""
+    """Return the initializers of a model, and the constants in its nodes, by name."""
     found = dict(model.initializers)
     for node in with_nested(model.nodes):
         value = node.attributes.get("value")
@@ -43,11 +43,11 @@ def tensors(model: Model) -> dict[str, Tensor]:
 
 
 def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[str, str]:
-    """The trained tensors that no rule covers, with the reason.
+    """Return the trained tensors that no rule covers, with the reasons.
 
-    Proof: a rule covers a tensor that changes only where that is an operand. One that enters as a
-    plain number has no gradient bound (`Program.untracked`), and no bound for other numbers; the
-    rules know nothing of integers, or of a tensor read in any other way.
+    Proof: a rule covers a tensor that changes only if it is an operand. A tensor that enters as a
+    plain number has no gradient bound (`Program.untracked`), and bounds do not hold for other
+    values of it; no rule covers integers, or a tensor read in any other way.
     """
     known = tensors(model)
     read = {
@@ -71,20 +71,20 @@ def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[
 
 
 def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]:
-    """The tensors that the output depends on and training does not change, sorted."""
+    """Return, sorted, the tensors that the output depends on and training does not change."""
     return tuple(sorted((tensors_read(program.steps) | program.untracked) - trained))
 
 
 def drops(model: Model, program: Program) -> bool:
-    """Whether a node behind the output drops entries at random in train mode."""
+    """Whether a node that the output depends on drops entries at random in train mode."""
     return any(kind == DROPOUT for kind, _ in eval_layers(model, program, clipped=False))
 
 
 def eval_layers(model: Model, program: Program, *, clipped: bool) -> tuple[EvalLayer, ...]:
-    """The nodes behind the output that have to stay in eval mode.
+    """Return the nodes that the output depends on and that have to stay in eval mode.
 
-    clipped: whether training clips the gradient of every example. It may then drop what it likes,
-    as long as nothing but the clip bounds the gradient (`claims.group_bounds`).
+    clipped: whether training clips the gradient of every example. It may then drop entries, as long
+    as only the clip bounds the gradient (`claims.group_bounds`).
     """
     return tuple(
         (node.op_type, node.name or node.outputs[0])

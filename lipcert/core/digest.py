@@ -1,11 +1,11 @@
-"""The structural digest of a model: one for all files that spell the same computation.
+"""The structural digest of a model: the same for all files with the same computation.
 
-Input: a `Model`. Output: a SHA-256 that does not change when a model is saved again, when its nodes
-stand in another order of computation or its initializers in any other, its tensors, nodes or
-symbolic dimensions renamed, its numbers stored elsewhere (raw, one by one, in external files), or
-texts for people edited; and that changes with anything that may change what is computed: an
-operator, an operand or their order, an attribute, a number by one ulp, a type, a shape, an operator
-set, the order of graph inputs and outputs, which uses share one initializer.
+Input: a `Model`. Output: a SHA-256 that stays the same when a model is saved again; when its nodes
+are in another order of computation, or its initializers in any other order; when its tensors, nodes
+or symbolic dimensions are renamed; when its numbers are stored elsewhere (raw, one by one, in
+external files); or when texts for people are edited. It changes with anything that may change the
+computation: an operator, an operand or their order, an attribute, a number by one ulp, a type, a
+shape, an operator set, the order of graph inputs and outputs, which uses share one initializer.
 
 Canonical form. Model inputs keep their order, initializers and nodes are sorted, and everything
 is named by its position: the form lists the operator sets, the inputs (type, dimensions with
@@ -13,16 +13,16 @@ symbols numbered by first use, overridable initializers behind them), the initia
 dimensions, bytes), the nodes (domain, operator, attributes by name, operands) and the operands
 that are outputs. An operand is an input, an initializer or an output of a node, by its number.
 
-Collisions. From the listing the model can be rebuilt but for names, order and texts: every part
+Collisions. The model can be rebuilt from the listing except for names, order and texts: every part
 is written with its kind and its length, in canonical JSON or packed numbers. So two models with
-one digest either have one listing, hence are equal in that sense, or break SHA-256. This does
-not depend on how nodes are sorted.
+the same digest either have the same listing, and so are equal in that sense, or break SHA-256. This
+does not depend on how nodes are sorted.
 
-Invariance. Nodes are sorted by a key from which names and order are absent: a digest of what they
-compute (operator, attributes and digests of the operands), then of what becomes of it (digests of
-the nodes that read it, and where). Nodes with the same key compute the same numbers for
-readers of equal keys; their order in the file is kept, which can only make two digests of
-one computation differ, never those of two computations agree.
+Invariance. Nodes are sorted by a key that does not depend on names or order: a digest of what they
+compute (operator, attributes and digests of the operands), then of how it is used (digests of the
+nodes that read it, and where). Nodes with the same key compute the same numbers for readers of
+equal keys; their order in the file is kept, which can only make two digests of one computation
+differ, never make those of two computations agree.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _Name = Callable[[str], Json]
 
 
 def structural_digest(model: Model) -> str:
-    """SHA-256 of the canonical form of a model, in hexadecimal."""
+    """Return the SHA-256 of the canonical form of a model, in hexadecimal."""
     tensors = {name: _tensor(tensor) for name, tensor in model.initializers.items()}
     facts = [_facts(node) for node in model.nodes]
     node_keys, tensor_keys = _keys(model, tensors, facts)
@@ -64,9 +64,9 @@ def structural_digest(model: Model) -> str:
 def _keys(
     model: Model, tensors: Mapping[str, str], facts: list[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """What nodes (by index) and initializers (by name) are sorted by.
+    """Return the keys that sort nodes (by index) and initializers (by name).
 
-    Digests of what is computed, forwards; then of what becomes of it, backwards.
+    They are digests of what is computed, forwards, then of how it is used, backwards.
     """
     values: dict[str, Json] = {"": [], **tensors}
     values |= {item.name: ["input", index] for index, item in enumerate(model.inputs)}
@@ -89,25 +89,25 @@ def _keys(
 
 
 def _outputs(node: Node, label: list[Json]) -> dict[str, Json]:
-    """The outputs of a node by name: its label and their number."""
+    """Return labels for the outputs of a node, by name: the node's label and their number."""
     return {name: [*label, port] for port, name in enumerate(node.outputs) if name}
 
 
 def _described(fact: str, node: Node, name: _Name) -> Json:
-    """A node: what it does, its operands, and which of its outputs are named at all."""
+    """Describe a node by its operator, its operands, and which of its outputs have names."""
     operands: list[Json] = [name(item) for item in _stripped(node.inputs)]
     return [fact, operands, [bool(item) for item in _stripped(node.outputs)]]
 
 
 def _stripped(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Without what is left out at the end, which may as well not be mentioned."""
+    """Return the names without empty ones at the end, which mean nothing."""
     while names and not names[-1]:
         names = names[:-1]
     return names
 
 
 def _facts(node: Node) -> str:
-    """Digest of an operator and its attributes."""
+    """Return a digest of an operator and its attributes."""
     attributes: dict[str, Json] = {
         name: [attribute.kind, _payload(attribute, node.inputs)]
         for name, attribute in node.attributes.items()
@@ -116,9 +116,9 @@ def _facts(node: Node) -> str:
 
 
 def _payload(attribute: Attribute, around: tuple[str, ...]) -> str:
-    """Digest of a value: packed numbers, or texts each behind its length; `kind` tells which.
+    """Return a digest of a value: packed numbers, or texts each after its length (`kind` differs).
 
-    Of a branch, its nodes in order; what it reads from around it is named by the input of the node.
+    A branch is described by its nodes in order; outer values are named by the inputs of the node.
     """
     value = attribute.value
     if isinstance(value, Branch):
@@ -165,7 +165,7 @@ def _inputs(inputs: tuple[Input, ...]) -> Json:
 
 
 def _bag(digests: Iterable[str]) -> str:
-    """Digest of digests whose order does not matter."""
+    """Return a digest of digests that does not depend on their order."""
     return hashlib.sha256("".join(sorted(digests)).encode("ascii")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""A report as JSON, for machines."""
+"""Write a report as JSON, for machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA: Final = "lipcert.check/1"
 
 
 def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
-    """`lipcert.check/1`, with a member `trusted_base` if the files are to be listed."""
+    """Return a `lipcert.check/1` document; it has a member `trusted_base` if files are given."""
     document: dict[str, object] = {
         "schema": SCHEMA,
         "verdict": report.verdict.value,

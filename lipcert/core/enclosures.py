@@ -1,8 +1,8 @@
-"""Elementary functions of arrays, enclosed with IEEE +, −, ×, ÷, √ only.
+"""Enclosures of elementary functions of arrays, by IEEE +, −, ×, ÷, √ only.
 
-Input: intervals (infinite ends allowed). Output: intervals that hold the function at
-every point of them, about 1e-13 wide where the argument is a point. No library function is
-believed: where one is called, its answer is a guess that the code behind it corrects.
+Input: intervals (infinite ends allowed). Output: intervals that contain the function at every point
+of them, about 1e-13 wide where the argument is a point. No library function is trusted: where one
+is called, its result is a guess that the following code corrects.
 """
 
 from fractions import Fraction
@@ -23,7 +23,7 @@ _ERF_TERMS: Final = 150
 
 
 def near(digits: str) -> Interval:
-    """Around a number of which 20 digits or more behind the point are given, cut or rounded."""
+    """Enclose a number from 20 or more digits behind the point, cut or rounded."""
     number, error = Fraction(digits), Fraction(1, 10**20)
     return Interval(np.asarray(round_down(number - error)), np.asarray(round_up(number + error)))
 
@@ -34,7 +34,7 @@ _ONE: Final = exact(1.0)
 
 
 def exp(x: Interval) -> Interval:
-    """e^x, which rises; beyond ±700 only [0, e^-700] and [e^700, inf] are said."""
+    """Enclose e^x, which increases; beyond ±700 by [0, e^-700] and [e^700, inf] only."""
     low, high = np.clip(x.lo, -_REACH, _REACH), np.clip(x.hi, -_REACH, _REACH)
     least, most = down(_exp(low) * (1.0 - _EXP_ERROR)), up(_exp(high) * (1.0 + _EXP_ERROR))
     return Interval(np.where(x.lo < -_REACH, 0.0, least), np.where(x.hi > _REACH, np.inf, most))
@@ -61,7 +61,7 @@ def _exp(x: Array) -> Array:
 
 
 def log(x: Interval) -> Interval:
-    """ln x, which rises; −inf at and below 0.
+    """Enclose ln x, which increases; −inf at and below 0.
 
     Proof: ln x = g + ln q with q = x·e^−g for any guess g, and 1 − 1/q ≤ ln q ≤ q − 1 for q > 0.
     """
@@ -89,7 +89,7 @@ def tanh(x: Interval) -> Interval:
 
 
 def erf(x: Interval) -> Interval:
-    """The error function, which rises; 1 − |erf| < 2^-42 beyond ±5.25."""
+    """Enclose the error function, which increases; 1 − |erf| < 2^-42 beyond ±5.25."""
     low, high = _erf(x.lo).lo, _erf(x.hi).hi
     return clip(Interval(low, high), -1.0, 1.0)
 
@@ -97,9 +97,9 @@ def erf(x: Interval) -> Interval:
 def _erf(x: Array) -> Interval:
     """(2/√π)·x·e^−x²·S with S = Σ_n t_n, t_0 = 1, t_{n+1} = t_n·2x²/(2n + 3).
 
-    Proof: the series is that of Kummer, with positive terms. t_n has 4n roundings, their sum up to
-    there n more: a relative error below 5.1n·u < 2^-43 for n ≤ 150. Once 2x²/(2n + 3) ≤ 1/2, the
-    terms behind t_n add up to at most t_n, which is awaited to be 2^-50 of the sum.
+    Proof: this is Kummer's series, with positive terms. t_n has 4n roundings, the sum up to it n
+    more: a relative error below 5.1n·u < 2^-43 for n ≤ 150. Once 2x²/(2n + 3) ≤ 1/2, the terms
+    after t_n add up to at most t_n; the loop ends when that is at most 2^-50 of the sum.
     """
     inner = np.clip(x, -_ERF_REACH, _ERF_REACH)
     double = 2.0 * (inner * inner)

@@ -1,7 +1,7 @@
-"""Directed rounding of arrays: intervals of float64 numbers that hold the exact results.
+"""Directed rounding of arrays: intervals of float64 numbers that contain the exact results.
 
-Input: arrays taken as exact, or intervals. Output: intervals, whose ends are moved
-outwards by one float64 after every operation that rounds to nearest. inf is "not known".
+Input: arrays taken as exact, or intervals. Output: intervals whose ends are moved outwards by one
+float64 after every operation that rounds to nearest. inf means "not known".
 
 Proof: IEEE 754 operations (+, −, ×, ÷, √) rounded to nearest give one of the two float64 next to
 the exact result, and np.nextafter steps beyond it; an overflow gives inf, which is outwards, and
@@ -25,16 +25,16 @@ from lipcert.core.arithmetic import round_up, sqrt_up
 Array: TypeAlias = npt.NDArray[np.float64]
 
 _PART: Final = 1 << 24
-"""entries that are computed with at once, where arrays are large"""
+"""Number of entries of a large array that are processed at a time."""
 
 
 def up(array: Array) -> Array:
-    """The next float64 above each entry."""
+    """Return the next float64 above each entry."""
     return np.asarray(np.nextafter(array, np.inf), dtype=np.float64)
 
 
 def down(array: Array) -> Array:
-    """The next float64 below each entry."""
+    """Return the next float64 below each entry."""
     return np.asarray(np.nextafter(array, -np.inf), dtype=np.float64)
 
 
@@ -68,7 +68,7 @@ class Interval:
         return self + -other
 
     def __mul__(self, other: Interval) -> Interval:
-        """The products of ends bound all products; 0·inf counts as 0, the value at a finite end."""
+        """Products of ends bound all products; 0·inf counts as 0, its value at finite numbers."""
         ends, others = ((x.lo, x.hi)[: 1 + (x.lo is not x.hi)] for x in (self, other))
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             products = [np.where((a == 0.0) | (b == 0.0), 0.0, a * b) for a in ends for b in others]
@@ -76,7 +76,7 @@ class Interval:
         return Interval(down(low), up(high))
 
     def __matmul__(self, other: Interval) -> Interval:
-        """Matrix products in numpy's sense; the whole line where an end is infinite.
+        """Matrix products in numpy's sense; the whole line if an end is infinite.
 
         Hypotheses on the machine: as in `norms.float_engine` (conventional products, any order,
         perhaps fused; gradual underflow is not assumed).
@@ -102,7 +102,7 @@ class Interval:
         return Interval(np.where(known, low, -np.inf), np.where(known, high, np.inf))
 
     def ball(self) -> tuple[Array, Array]:
-        """A centre, and how far the ends are from it at most; not finite where an end is not."""
+        """Return a centre, and a bound of the ends' distance to it; not finite if an end is not."""
         low, high = self.lo, self.hi
         if low is high:
             return low, np.broadcast_to(0.0, low.shape)
@@ -112,27 +112,27 @@ class Interval:
         return centre, np.where(low == high, 0.0, radius)
 
     def reciprocal(self) -> Interval:
-        """1/x, the whole line where 0 lies in the interval."""
+        """1/x; the whole line if 0 lies in the interval."""
         crosses = (self.lo <= 0.0) & (self.hi >= 0.0)
         low = 1.0 / np.where(crosses, 1.0, self.hi)
         high = 1.0 / np.where(crosses, 1.0, self.lo)
         return Interval(np.where(crosses, -np.inf, down(low)), np.where(crosses, np.inf, up(high)))
 
     def meet(self, other: Interval) -> Interval:
-        """What lies in both; ValueError where nothing does."""
+        """Return the intersection of both; raise ValueError if it is empty."""
         return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
 
     def broadcast(self, shape: tuple[int, ...]) -> Interval:
-        """Of a larger shape, without copying."""
+        """Return the interval broadcast to a larger shape, without copying."""
         return self.moved(lambda end: np.broadcast_to(end, shape))
 
     def moved(self, act: Callable[[Array], Array]) -> Interval:
-        """The ends in another arrangement; numbers known exactly stay one array."""
+        """Return the interval with rearranged ends; exact numbers stay one array."""
         low = act(self.lo)
         return Interval(low, low if self.lo is self.hi else act(self.hi))
 
     def transposed(self) -> Interval:
-        """The last two axes exchanged."""
+        """Return the interval with the last two axes exchanged."""
         return self.moved(lambda end: np.swapaxes(end, -1, -2))
 
     def magnitude(self) -> Array:
@@ -142,7 +142,7 @@ class Interval:
         return np.maximum(np.abs(self.lo), np.abs(self.hi))
 
     def sum(self, axes: tuple[int, ...]) -> Interval:
-        """Sum over axes, which keep the length 1."""
+        """Enclose the sum over axes, which keep the length 1."""
         terms = math.prod(self.lo.shape[axis] for axis in axes)
         error = up(up(np.sum(self.magnitude(), axis=axes, keepdims=True)) * (terms * 2.0**-51))
         with np.errstate(invalid="ignore"):
@@ -165,10 +165,10 @@ def symmetric(radius: float, shape: tuple[int, ...]) -> Interval:
 
 
 def _scaled_square(array: Array, exponent: int) -> Fraction:
-    """≥ Σ x²·4^-exponent, for |x| < 2^exponent.
+    """Return an upper bound of Σ x²·4^-exponent, for |x| < 2^exponent.
 
-    Proof: what underflows is below 2^-1022 and covered by n·2^-1000; N terms give a relative error
-    of γ_{N+1}, and 1/(1 − γ) ≤ 1 + 2γ. Of large arrays this is done part by part.
+    Proof: underflow loses less than 2^-1022 each, covered by n·2^-1000; N terms give a relative
+    error of γ_{N+1}, and 1/(1 − γ) ≤ 1 + 2γ. Large arrays are processed part by part.
     """
     total = Fraction(0)
     for part in _parts(array):
@@ -180,12 +180,12 @@ def _scaled_square(array: Array, exponent: int) -> Fraction:
 
 
 def largest_magnitude(array: Array) -> float:
-    """The largest |x|, found without another array of that size."""
+    """Return the largest |x|, without making another array of that size."""
     return float(max(array.max(initial=0.0), -array.min(initial=0.0)))
 
 
 def _parts(array: Array) -> Iterator[Array]:
-    """All of an array, not too many entries at once."""
+    """Yield the parts of an array, each of limited size."""
     if array.size <= _PART or array.ndim == 0:
         yield array
         return
@@ -195,10 +195,10 @@ def _parts(array: Array) -> Iterator[Array]:
 
 
 def norm_up(array: Array) -> float:
-    """A float64 ≥ √Σ x²; inf where an entry is infinite.
+    """Return a float64 ≥ √Σ x²; inf if an entry is infinite.
 
-    Computed from the scaled sum, so that squares neither overflow nor vanish. That of one number
-    is exact.
+    It is computed from the scaled sum, so that squares neither overflow nor vanish. For one number
+    it is exact.
     """
     largest = largest_magnitude(array)
     if largest == 0.0 or not math.isfinite(largest) or array.size == 1:
@@ -209,12 +209,12 @@ def norm_up(array: Array) -> float:
 
 
 def hull(first: Interval, second: Interval) -> Interval:
-    """What lies in either, or between them."""
+    """Return the smallest interval that contains both."""
     return Interval(np.minimum(first.lo, second.lo), np.maximum(first.hi, second.hi))
 
 
 def clip(x: Interval, low: float, high: float) -> Interval:
-    """The nearest numbers in [low, high]."""
+    """Enclose the nearest numbers in [low, high]."""
     return Interval(np.clip(x.lo, low, high), np.clip(x.hi, low, high))
 
 
@@ -224,7 +224,7 @@ def absolute(x: Interval) -> Interval:
 
 
 def between(image: Interval, x: Interval) -> Interval:
-    """The image under a function that lies between 0 and x: rounding must not blur that."""
+    """Restrict the image under a function that lies between 0 and x to that range."""
     return Interval(
         np.maximum(image.lo, np.minimum(x.lo, 0.0)), np.minimum(image.hi, np.maximum(x.hi, 0.0))
     )

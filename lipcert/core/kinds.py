@@ -1,6 +1,6 @@
-"""Kinds of steps that many programs lack; a check loads them where it meets one.
+"""Kinds of steps that many programs lack; a check loads them only when it needs one.
 
-They are as those in `program`.
+They follow the conventions of those in `program`.
 """
 
 from dataclasses import dataclass
@@ -121,7 +121,7 @@ class Attention(Op):
     x_0: queries [..., n, d], x_1: transposed keys [..., d, m], x_2: values [..., m, e]. The mask is
     any constant, perhaps −inf in places but not in a whole row: no rule depends on it.
     x_3, if there is one, is 1 where a score is hidden and 0 elsewhere, broadcast to the scores; a
-    query that is to see nothing has the output 0, or none at all.
+    query that sees nothing has the output 0, or none at all.
     """
 
     hides: ClassVar[bool] = True
@@ -131,7 +131,7 @@ class Attention(Op):
 
 @kind_of_step
 class InputClip(Op):
-    """y = x·min(1, radius/‖x‖₂): no node of a file, but what training puts before a layer."""
+    """y = x·min(1, radius/‖x‖₂): not a node of a file; training inserts it before a layer."""
 
     radius: float
 
@@ -140,7 +140,7 @@ class InputClip(Op):
 class CotangentClip(Op):
     """y = x; backpropagation sends g·min(1, radius/|g|) in place of the gradient g at y.
 
-    |g| is Euclidean, or by_channel √Σ_c (Σ_i |g_ci|)², c along axis 1. No node of a file either.
+    |g| is Euclidean or, if by_channel, √Σ_c (Σ_i |g_ci|)², c along axis 1. Not a node of a file.
     """
 
     clips_cotangents: ClassVar[bool] = True
@@ -150,9 +150,9 @@ class CotangentClip(Op):
 
 @kind_of_step
 class Hide(Op):
-    """y = x_0, or −inf where x_1 is 1: the scores of an `Attention`, until it is put together.
+    """y = x_0, or −inf where x_1 is 1: scores of an `Attention`, until that is assembled.
 
-    In no program: no rule covers infinities.
+    Programs do not contain it, as no rule covers infinities.
     """
 
     is_final: ClassVar[bool] = False

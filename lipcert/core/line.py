@@ -1,7 +1,7 @@
 """Line: one inequality of a proof, with its rule and the numbers that the rule needs.
 
-The class of each rule is in a file of `lines` that is loaded when a line names it: so a check rests
-on the rules of its certificate, and on no others.
+The class of each rule is in a file of `lines`, loaded when a line names it: so a check depends only
+on the rules that its certificate uses.
 """
 
 import math
@@ -16,14 +16,14 @@ FoundT = TypeVar("FoundT")
 
 
 class NotProved(Exception):  # noqa: N818  it is what a line is, not what went wrong
-    """A line does not follow from those before it: why."""
+    """A line does not follow from those before it; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Line(ABC, Generic[FoundT]):
-    """A statement about one subject. bound: the number that is stated; None: no number is.
+    """A statement about one subject. bound: the stated number, or None if it states none.
 
-    stage: of a check, as in `verdict.STAGES`; lines are listed in the order of their stages. about:
+    stage: the stage of the check, as in `verdict.STAGES`; lines are listed in this order. about:
     the field that names the subject. proof: the `lines.proof.Proof` of the lines before it.
     """
 
@@ -34,33 +34,33 @@ class Line(ABC, Generic[FoundT]):
 
     @abstractmethod
     def evaluate(self, proof: Any) -> FoundT:
-        """What follows by the rule from what is proved; NotProved where nothing does.
+        """Return what follows by the rule from what is proved; raise NotProved if nothing does.
 
-        Reads only what earlier lines, the premises and the file establish.
+        It reads only what earlier lines, the premises and the file establish.
         """
 
     def least(self, found: FoundT) -> float:
-        """The least bound that may be stated: a number that follows, or the norm of a record."""
+        """Return the least bound that may be stated: `found` itself, or the norm of a record."""
         return found if isinstance(found, float) else float(cast("Any", found).norm)
 
     @abstractmethod
     def keep(self, proof: Any, found: FoundT) -> None:
-        """Adds what follows to the proof, with the bound that is stated."""
+        """Add what follows, with the stated bound, to the proof."""
 
     @property
     def subject(self) -> str:
-        """What the bound is of, in words of the file: of a run, its last value."""
+        """The name in the file of what is bounded; for a run, its last value."""
         found = getattr(self, self.about)
         return found if isinstance(found, str) else "".join(found[-1:])
 
     @property
     def stated(self) -> float:
-        """The bound; inf where none is stated."""
+        """The bound; inf if none is stated."""
         return math.inf if self.bound is None else self.bound
 
     @property
     def what(self) -> str:
-        """What is bounded, in a word or two."""
+        """The bounded quantity, in a word or two."""
         return _WHAT[self.stage]
 
 
@@ -87,4 +87,4 @@ RULES: Final = Registry("lines", {
     "steps.TensorGradient": "grad/tensor",
     "windows": "fact/window",
 }, lambda rule: "".join(part.title() for part in reversed(rule.split("/"))))  # fmt: skip
-"""the record of the lines of each rule, in `lines`"""
+"""The class in `lines` for the lines of each rule."""

@@ -1,11 +1,11 @@
-"""log of rational numbers, enclosed by exact integers: the counterpart of `exponential`."""
+"""Enclose log of rational numbers, by exact integers: the counterpart of `exponential`."""
 
 from fractions import Fraction
 from functools import cache
 
 
 def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
-    """Returns lo ≤ log x ≤ hi with hi − lo ≤ 2^-bits·(1 + |log x|), for x > 0.
+    """Return lo ≤ log x ≤ hi with hi − lo ≤ 2^-bits·(1 + |log x|), for x > 0.
 
     Proof: x = m·2^e with ½ ≤ m < 2, and log m = 2·artanh((m − 1)/(m + 1)); log 2 = 2·artanh(1/3).
     Both arguments lie in [−1/3, 1/3].
@@ -23,14 +23,14 @@ def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
 
 @cache
 def _log_two(unit: int) -> tuple[int, int]:
-    """Half of log 2."""
+    """Enclose half of log 2, in units of 2^-unit."""
     return _artanh(Fraction(1, 3), unit)
 
 
 def _artanh(z: Fraction, unit: int) -> tuple[int, int]:
-    """artanh z = Σ z^(2n+1)/(2n+1) in units of 2^-unit, for |z| ≤ 1/3.
+    """Enclose artanh z = Σ z^(2n+1)/(2n+1) in units of 2^-unit, for |z| ≤ 1/3.
 
-    The rest behind a term is at most 1/8 of it, since z² ≤ 1/9.
+    The terms after a term sum to at most 1/8 of it, since z² ≤ 1/9.
     """
     if z < 0:
         low, high = _artanh(-z, unit)
@@ -45,7 +45,7 @@ def _artanh(z: Fraction, unit: int) -> tuple[int, int]:
 
 
 def _rounded(numerator: int, denominator: int, unit: int) -> tuple[int, int]:
-    """The integers around numerator/denominator·2^unit."""
+    """Return numerator/denominator·2^unit rounded down, and rounded up."""
     scaled = numerator << unit
     return scaled // denominator, -(-scaled // denominator)
 

@@ -1,4 +1,4 @@
-"""`lipcert-check`: the checker as a program of its own.
+"""`lipcert-check`: the checker as a separate program.
 
     lipcert-check CERTIFICATE --model MODEL
 
@@ -17,7 +17,7 @@ from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.core.certificate import CertificateFileError, read_certificate_file
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "conditional": 3, "unknown": 3}
-"""by verdict; 2 is for usage, 4 for an error of the checker itself"""
+"""Exit codes by verdict; 2 means wrong usage, 4 an error of the checker itself."""
 _PURPOSE: Final = "Check a certificate against the ONNX file that it describes."
 _EPILOG: Final = (
     "Exits with 0 if the certificate is valid, 1 if it is invalid, 2 for wrong usage, 3 if it is "
@@ -27,7 +27,7 @@ _EPILOG: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check, print the report, return the exit code.
+    """Check a certificate, print the report, and return the exit code.
 
     Linear algebra runs in one thread unless the environment says otherwise, as in `lipcert check`.
     """
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def accepted_ids(words: Sequence[str]) -> frozenset[str]:
-    """Assumption ids, given one by one or joined by commas."""
+    """Return the assumption ids, which are given one by one or joined by commas."""
     return frozenset(name.strip() for word in words for name in word.split(",") if name.strip())
 
 

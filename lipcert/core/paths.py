@@ -1,4 +1,4 @@
-"""Regions: the steps of a program between two of its values, and who reads what they compute."""
+"""Find the steps of a program between two of its values, and the readers of their results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from lipcert.core.program import Program, Step
 
 
 def steps_between(program: Program, start: str, stop: str) -> tuple[Step, ...] | None:
-    """All steps that the upper value needs besides the lower one, in order.
+    """Return all steps, in order, that compute the value `stop` from the value `start`.
 
-    None where the upper value depends on the input in another way too, or not on the lower one.
+    Return None if `stop` does not depend on `start`, or also depends on the input another way.
     """
     needed, found = {stop}, []
     for step in reversed(program.steps):
@@ -21,7 +21,7 @@ def steps_between(program: Program, start: str, stop: str) -> tuple[Step, ...] |
 
 
 def steps_on_ways(program: Program, start: str, stop: str) -> tuple[Step, ...] | None:
-    """All steps through which the upper value depends on the lower one, in order; None for none."""
+    """Return all steps, in order, through which `stop` depends on `start`; None if none do."""
     behind, needed = {start}, {stop}
     for step in program.steps:
         if behind.intersection(step.inputs):
@@ -35,7 +35,7 @@ def steps_on_ways(program: Program, start: str, stop: str) -> tuple[Step, ...] |
 
 
 def is_only_way(program: Program, steps: Sequence[Step]) -> bool:
-    """Whether what reaches the values between these steps reaches them through these steps only."""
+    """Whether only these steps read the values between them, and none of these is the output."""
     inside = {step.output for step in steps[:-1]}
     own = {step.output for step in steps}
     readers = (step.output for step in program.steps if inside.intersection(step.inputs))
@@ -43,5 +43,5 @@ def is_only_way(program: Program, steps: Sequence[Step]) -> bool:
 
 
 def reads_of(steps: Sequence[Step], value: str) -> Counter[str]:
-    """How often each of these steps reads a value, by what it computes."""
+    """Count how often each of these steps reads a value, by the step's output."""
     return Counter(step.output for step in steps for name in step.inputs if name == value)

@@ -1,6 +1,6 @@
-"""Registries: members of the core's modules by name, each loaded when it is asked for.
+"""Registries: members of the core's modules by name, each loaded when it is first requested.
 
-So a check rests on the modules of what its certificate and its model name, and on no others.
+So a check depends only on the modules that its certificate and its model need.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,16 +9,16 @@ from typing import Any
 
 
 def member(package: str, place: str) -> Any:
-    """What stands at "module.name" in a package of the core."""
+    """Return the member at "module.name" in a package of the core."""
     module, _, name = place.partition(".")
     return getattr(import_module(f"lipcert.core.{package}.{module}"), name)
 
 
 class Registry(Mapping[str, Any]):
-    """Members of the modules of one package, by the names that files and settings give them.
+    """Members of the modules of one package, by the names that files and settings use for them.
 
-    rows: one name or several with blanks between, by the place of what they name: "module.member",
-    or "module" where `spelt` makes the member of the name. places: of each name.
+    rows: names, separated by blanks, by their place: "module.member", or "module" if `spelt` turns
+    the name into the member. places: the place of each name.
     """
 
     def __init__(

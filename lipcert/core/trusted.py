@@ -1,4 +1,4 @@
-"""The files that must be trusted to believe a verdict."""
+"""List the files that must be trusted to believe a verdict."""
 
 import ast
 import hashlib
@@ -14,7 +14,7 @@ _DEPENDENCIES: Final = ("numpy", "onnx", "protobuf")
 
 @dataclass(frozen=True, slots=True)
 class TrustedFile:
-    """A module of the core. lines: with code, without comments, docstrings and blank lines."""
+    """A module of the core. lines: of code, without comments, docstrings and blank lines."""
 
     name: str
     lines: int
@@ -22,16 +22,16 @@ class TrustedFile:
 
 
 def trusted_base() -> tuple[TrustedFile, ...]:
-    """Every module of the core, and its package: what some verdict may rest on."""
+    """Return every module of the core, and its package: all that a verdict may depend on."""
     root = Path(__file__).resolve().parents[1]
     return _listed([root / "__init__.py", *(root / "core").rglob("*.py")])
 
 
 def loaded_base() -> tuple[TrustedFile, ...]:
-    """Every module of this package that this process has loaded.
+    """Return every module of this package that this process has loaded.
 
-    In a process that has done nothing but a check, its verdict rests on these and on no others.
-    This module is not among them: it lists, when the verdict is known.
+    In a process that has only run a check, the verdict depends on these files alone. This module is
+    not among them: it only lists them once the verdict is known.
     """
     root, own = Path(__file__).resolve().parents[1], Path(__file__).resolve()
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -40,7 +40,7 @@ def loaded_base() -> tuple[TrustedFile, ...]:
 
 
 def trusted_lines(files: Sequence[TrustedFile]) -> list[str]:
-    """Files and what they depend on as a table, the total first."""
+    """Return the lines of a table of the files and their dependencies, the total first."""
     return [
         f"trusted base: {sum(file.lines for file in files)} lines of code in {len(files)} files",
         *(f"{file.lines:6d}  {file.sha256}  {file.name}" for file in files),
@@ -49,7 +49,7 @@ def trusted_lines(files: Sequence[TrustedFile]) -> list[str]:
 
 
 def dependencies() -> dict[str, str]:
-    """What the trusted base depends on, with versions."""
+    """Return the dependencies of the trusted base, with versions."""
     return {**{name: _version(name) for name in _DEPENDENCIES}, "Python": sys.version.split()[0]}
 
 
@@ -73,7 +73,7 @@ def _version(name: str) -> str:
 
 
 def _code_lines(source: str) -> int:
-    """Lines that hold a statement other than a docstring."""
+    """Count the lines that contain code, without docstrings."""
     words: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         match node:

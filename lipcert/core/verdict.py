@@ -1,4 +1,4 @@
-"""Verdict: what came of a check, as plain records that every report is printed from."""
+"""Verdict: the outcome of a check, as plain records from which every report is printed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,25 +18,25 @@ STAGES = (
     "assumptions are stated",
     "nothing is left out",
 )
-"""What the checker does, in this order; the numbers in reports count from 0."""
+"""What the stages of a check establish, in order; reports number them from 0."""
 
 
 class Verdict(Enum):
-    """The four answers of a check."""
+    """The four possible answers of a check."""
 
     VALID = "valid"
-    """everything is proved, and every assumption checked or accepted"""
+    """Everything is proved, and every assumption is checked or accepted."""
     CONDITIONAL = "conditional"
-    """everything is proved, provided that the declared assumptions hold"""
+    """Everything is proved, provided that the declared assumptions hold."""
     UNKNOWN = "unknown"
-    """the checker cannot decide: the model is unreadable, or beyond its rules or limits"""
+    """The checker cannot decide: the model is unreadable, or beyond its rules or limits."""
     INVALID = "invalid"
-    """a claim does not follow, or the certificate is of another model"""
+    """A claim does not follow, or the certificate is for another model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One numbered step of a check; reasons: why it failed, nothing where it did not."""
+    """One numbered stage of a check. reasons: why it failed; empty if it did not."""
 
     number: int
     reasons: tuple[str, ...] = ()
@@ -56,10 +56,10 @@ class Stage:
 class Report:
     """The outcome of a check.
 
-    sha256: of the certificate. stages: those that were reached. assumptions: the ledger, where it
-    was read; open_assumptions: ids of those that are neither checked nor accepted. weights: for
-    each trained tensor, the name under which given weights hold it: its own, or one that the
-    certificate gives it. certificate: as it was read.
+    sha256: of the certificate. stages: those that were reached. assumptions: the ledger, if it was
+    read. open_assumptions: ids of those that are neither checked nor accepted. weights: for each
+    trained tensor, its name in the given weights: its own, or one that the certificate gives it.
+    certificate: as it was read.
     """
 
     verdict: Verdict
@@ -73,7 +73,7 @@ class Report:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the verdict is not better."""
+        """The reasons for which stages failed, each with its code."""
         return tuple(
             f"[{stage.code}] {reason}" for stage in self.stages for reason in stage.reasons
         )

@@ -90,7 +90,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """The number of entries."""
+        """The number of entries of the tensor."""
         return math.prod(self.dims)
 
     @property
