@@ -1,1 +1,1 @@
-"""What a model computes for one example, in the checker's own words: from ONNX to a `Program`."""
+"""Lowering: turn an ONNX model into a `Program`, the checker's own form of its computation."""

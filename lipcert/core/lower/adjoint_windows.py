@@ -1,4 +1,4 @@
-"""Windows of transposed convolutions, from the attributes of their nodes."""
+"""Compute the windows of transposed convolutions from the attributes of their nodes."""
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import pads_of, sizes_of
@@ -7,7 +7,10 @@ from lipcert.core.program import Shape, Window
 
 
 def adjoint_windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
-    """Of a ConvTranspose from these sizes: the windows of the convolution back, and its sizes."""
+    """Return the windows of the convolution that a ConvTranspose transposes, and output sizes.
+
+    sizes: those of the input of the ConvTranspose.
+    """
     rank = len(sizes)
     if len(taps) != rank:
         raise Unsupported("the kernel does not fit the input")

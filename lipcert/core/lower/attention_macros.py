@@ -1,4 +1,4 @@
-"""Attention that exporters write as several nodes, recombined."""
+"""Recombine attention that exporters write as several nodes."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from lipcert.core.lower.rewriter import Rewriter
 from lipcert.core.program import Operand, Scale, Shift, Step
 
 _HIDDEN = -1000.0
-"""entries of a mask that are there to hide, and not to be trained"""
+"""A mask entry of at most this is taken to hide a score, and not to be trained."""
 
 
 def attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """softmax(c·q@k + mask)@v; a number c that is not exact, or is a parameter, scales q."""
+    """Recombine softmax(c·q@k + mask)@v; if c is not exact, or is a parameter, it scales q."""
     soft = rewriter.made(step.inputs[0], Softmax) if isinstance(step.op, MatMul) else None
     if soft is None or soft[0].logarithm or soft[0].axis != len(soft[1].shape) - 1:
         return None
@@ -38,9 +38,10 @@ def attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _masked(rewriter: Rewriter, scores: str) -> tuple[Operand | None, str]:
-    """The mask and what it is added to, with what else is added where it holds −inf and 0.
+    """Return the mask and the scores; a bias is merged into a mask of −inf and 0.
 
-    One that hides a whole row is none, and one that hides nothing may be trained: it stays a step.
+    A mask that hides a whole row is not accepted; one that hides nothing may be trained, and stays
+    a step.
     """
     found = rewriter.made(scores, Shift)
     if found is None:
@@ -58,7 +59,7 @@ def _masked(rewriter: Rewriter, scores: str) -> tuple[Operand | None, str]:
 
 
 def _both(first: Operand, second: Operand) -> Operand | None:
-    """The sum of a mask of −inf and 0 and of a bias, as of positions, in either order."""
+    """Return the sum of a mask of −inf and 0 and a bias (as of positions), in either order."""
     for mask, bias in ((first, second), (second, first)):
         is_mask = ((mask.lo == 0.0) | np.isneginf(mask.hi)).all()
         if is_mask and np.isneginf(mask.hi).any() and mask.is_exact:

@@ -1,7 +1,7 @@
-"""The operator Attention as products and a softmax.
+"""Write the operator Attention as products and a softmax.
 
-Heads may share keys and values; masks have to be constant. Caches are refused, and a cap of the
-scores together with a mask, whose order differs between versions of the operator.
+Heads may share keys and values; masks have to be constant. Caches are refused, and so is a cap of
+the scores together with a mask, as their order differs between versions of the operator.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ _MASK: Final = 3
 
 
 def attention(call: Call) -> Value:
-    """softmax(scale·QKᵀ + mask)·V over heads."""
+    """Lower Attention: softmax(scale·QKᵀ + mask)·V over heads."""
     if any(call.has(position) for position in (4, 5, 6)):
         raise Unsupported("it continues from a cache, or its number of tokens is an input")
     for side in ("left", "right"):
@@ -51,7 +51,7 @@ def attention(call: Call) -> Value:
 
 
 def _with_heads(call: Call, value: Value, heads: int) -> Value:
-    """[batch, heads, tokens, features]."""
+    """Return the value with axes [batch, heads, tokens, features]."""
     if len(value.shape) == 4:
         return value
     if len(value.shape) != 3 or heads < 1 or value.shape[2] % heads:
@@ -61,7 +61,7 @@ def _with_heads(call: Call, value: Value, heads: int) -> Value:
 
 
 def _repeated(call: Call, value: Value, heads: int) -> Value:
-    """Keys or values once for every head of the queries that shares them."""
+    """Repeat keys or values for every head of the queries that shares them."""
     own = value.shape[1]
     if own == heads:
         return value
@@ -72,7 +72,7 @@ def _repeated(call: Call, value: Value, heads: int) -> Value:
 
 
 def _mask(call: Call, queries: int, keys: int) -> Constant | None:
-    """The mask added to the scores: 0 or a number where a query sees a key, −∞ elsewhere."""
+    """Return the mask to add to scores: finite where a query sees a key, −∞ elsewhere."""
     given = call.constant(_MASK) if call.has(_MASK) else None
     if given is not None:
         given.check_fixed()

@@ -1,4 +1,4 @@
-"""Ops that read along axes: reductions, softmax, normalizations."""
+"""Lower operators that read along axes: reductions, softmax, normalizations."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from lipcert.core.program import Op, ReduceMax, ReduceSum, Scale, Shape, Shift
 
 
 def reduced_by(call: Call, value: Data, op: Op, axes: Shape) -> Data:
-    """A reduction over these axes, which keep the length 1."""
+    """Add a reduction over these axes, which keep the length 1."""
     check_apart(value, axes)
     if not axes:
         raise Unsupported("a reduction over no axis")
@@ -26,7 +26,7 @@ def reduced_by(call: Call, value: Data, op: Op, axes: Shape) -> Data:
 
 
 def reduction(call: Call) -> Value:
-    """Reduce nodes; without axes over all of them, or over none."""
+    """Lower Reduce nodes; without axes, they reduce over all axes, or over none."""
     value, kind = call.data(), call.node.op_type
     axes, keeps = reduced_axes(call, value)
     if axes is None:
@@ -49,7 +49,7 @@ def reduction(call: Call) -> Value:
 
 
 def _over_nothing(call: Call, value: Data) -> Data:
-    """A reduction over no axis: of every entry by itself."""
+    """Lower a reduction over no axis, which acts on every entry separately."""
     match call.node.op_type:
         case "ReduceL1" | "ReduceL2":
             return activated(call, value, "abs")
@@ -59,7 +59,7 @@ def _over_nothing(call: Call, value: Data) -> Data:
 
 
 def softmax(call: Call) -> Value:
-    """Along one axis; before operator set 13, along all axes from one on together."""
+    """Lower Softmax along one axis; before operator set 13, along all axes from one on together."""
     value = call.data()
     rank = len(value.shape)
     logarithm = call.node.op_type == "LogSoftmax"
@@ -75,7 +75,7 @@ def softmax(call: Call) -> Value:
 
 
 def normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool = True) -> Data:
-    """A normalization over these axes, without factors."""
+    """Add a normalization over these axes, without factors."""
     epsilon = call.real("epsilon", 1e-5)
     if epsilon < 0.0 or not axes:
         raise Unsupported("epsilon is negative, or there is no axis")
@@ -85,7 +85,7 @@ def normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool = 
 
 
 def normalization(call: Call) -> Value:
-    """Normalizations of layers, with their factors and offsets."""
+    """Lower layer normalizations, with their factors and offsets."""
     value = call.data()
     rank = len(value.shape)
     (first,) = normal_axes([call.integer("axis", -1)], rank)
@@ -96,7 +96,7 @@ def normalization(call: Call) -> Value:
 
 
 def affine(call: Call, value: Data, shape: Shape, repeats: int = 1) -> Data:
-    """Times scale, plus shift, each of this trailing shape."""
+    """Multiply by the scale and add the shift, each of this trailing shape."""
     for place, op in ((1, Scale), (2, Shift)):
         if call.has(place):
             operand = _fitted(call.constant(place), shape, repeats).operand(len(value.shape))

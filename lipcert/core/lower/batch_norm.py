@@ -1,4 +1,4 @@
-"""Batch normalization with its running statistics."""
+"""Lower batch normalization with its running statistics."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from lipcert.core.program import BatchNorm
 
 
 def batch_norm(call: Call) -> Value:
-    """A batch normalization with its running statistics."""
+    """Lower a batch normalization with its running statistics."""
     value = images(call)
     epsilon = call.real("epsilon", 1e-5)
     call.real("momentum", 0.9)

@@ -1,4 +1,4 @@
-"""Ops that move entries in blocks, or take single ones, at constant places."""
+"""Lower operators that move blocks of entries, or select or replace entries at given places."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from lipcert.core.program import IndexArray, Place, Shape
 
 
 def _image(call: Call) -> tuple[Value, Shape, int]:
-    """An image, perhaps one per example, and the size of a block."""
+    """Return the image (one per example), its shape, and the size of a block."""
     value, size = call.value(0), call.integer("blocksize", 0)
     if len(value.shape) != 4 or size < 1 or (value.place is not None and value.place.axis != 0):
         raise Unsupported("the batch does not lie on axis 0 of images, or the block has no size")
@@ -24,7 +24,7 @@ def _image(call: Call) -> tuple[Value, Shape, int]:
 
 
 def depth_to_space(call: Call) -> Value:
-    """Blocks of channels become blocks of positions."""
+    """Lower DepthToSpace: blocks of channels become blocks of positions."""
     value, (count, channels, height, width), size = _image(call)
     mode, depth = call.text("mode", "DCR"), channels // size**2
     if mode == "DCR":
@@ -42,7 +42,7 @@ def depth_to_space(call: Call) -> Value:
 
 
 def space_to_depth(call: Call) -> Value:
-    """Blocks of positions become blocks of channels."""
+    """Lower SpaceToDepth: blocks of positions become blocks of channels."""
     value, (count, channels, height, width), size = _image(call)
     rows, columns = height // size, width // size
     split, shape = (
@@ -57,7 +57,7 @@ def space_to_depth(call: Call) -> Value:
 
 
 def triangle(call: Call) -> Value:
-    """Zeros below or above a diagonal of the last two axes."""
+    """Lower Trilu: write zeros below or above a diagonal of the last two axes."""
     value, offset = call.value(0), call.whole(1)[0] if call.has(1) else 0
     rank = len(value.shape)
     check_kept(value, normal_axes((-2, -1), rank))
@@ -72,14 +72,17 @@ def _places(constant: Constant) -> IndexArray:
 
 
 def _counted(places: IndexArray, sizes: IndexArray | int) -> IndexArray:
-    """Places counted from the front."""
+    """Return the places counted from the front; refuse places out of range."""
     if (places < -sizes).any() or (places >= sizes).any():
         raise Unsupported("an index is out of range")
     return np.asarray(places % sizes)
 
 
 def gather_elements(call: Call) -> Value:
-    """Entries at places along one axis, which may be of the data; of one number alone, at any."""
+    """Lower GatherElements: entries at places along one axis.
+
+    The places may depend on the data. If the tensor holds one number everywhere, any places do.
+    """
     value, chosen = call.value(0), call.value(1)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     if isinstance(value, Constant) and isinstance(chosen, Data):
@@ -109,10 +112,10 @@ def gather_elements(call: Call) -> Value:
 
 
 def gather_nd(call: Call) -> Value:
-    """Entries, or slices behind them, at constant places; leading axes may have their own.
+    """Lower GatherND: entries, or slices, at constant places, which may differ along leading axes.
 
-    Proof where the first number of every place is that of its example, as in x[i, k]: what example
-    i reads is in row i, which is its own, and lies where the place of it lay. Such a k may be of
+    Proof if the first number of every place is that of its example, as in x[i, k]: example i reads
+    from row i, which is its own, and the result lies where its place lay. Such a k may depend on
     the data.
     """
     value, chosen, leading = call.value(0), call.value(1), call.integer("batch_dims", 0)
@@ -149,7 +152,7 @@ def gather_nd(call: Call) -> Value:
 
 
 def _names_own(value: Value, places: Constant) -> bool:
-    """Whether the first number of every place is that of a row of the example it belongs to."""
+    """Whether the first number of every place is that of a row of its own example."""
     if places.place is None or places.varies is None or places.place.axis == places.lo.ndim - 1:
         return False
     first = replace(
@@ -159,7 +162,7 @@ def _names_own(value: Value, places: Constant) -> bool:
 
 
 def scatter_elements(call: Call) -> Value:
-    """Entries in place of those at constant places along one axis."""
+    """Lower ScatterElements: replace the entries at constant places along one axis."""
     value, constant, updates = call.value(0), call.constant(1), call.value(2)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     check_kept(value, (axis,))
@@ -175,7 +178,7 @@ def scatter_elements(call: Call) -> Value:
 
 
 def scatter_nd(call: Call) -> Value:
-    """Entries, or slices, in place of those at constant places, or in rows of the own example."""
+    """Lower ScatterND: replace entries or slices at constant places, or in the example's rows."""
     value, constant, updates = call.value(0), call.constant(1), call.value(2)
     is_own = _names_own(value, constant)
     places = _places(replace(constant, varies=None) if is_own else constant)
@@ -192,7 +195,7 @@ def scatter_nd(call: Call) -> Value:
 
 
 def _replaced(call: Call, value: Value, updates: Value, where: IndexArray) -> Value:
-    """A value with others in place of its entries of these flat indices.
+    """Return the value with its entries at these flat indices replaced by the updates.
 
     Proof that examples stay apart: each is one row of both, and the rows are put side by side.
     """
@@ -206,7 +209,7 @@ def _replaced(call: Call, value: Value, updates: Value, where: IndexArray) -> Va
 
 
 def _row_of_example(call: Call, value: Value) -> tuple[Value, IndexArray]:
-    """The entries of each example as a row [1, entries], and where each of them stands there."""
+    """Return the entries of an example as a row [1, entries], and the place of each in it."""
     rank, placed = len(value.shape), value.place is not None
     axis = 0 if value.place is None else value.place.axis
     order = [axis, *(other for other in range(rank) if other != axis)]

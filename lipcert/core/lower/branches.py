@@ -1,12 +1,12 @@
-"""The nodes of a file with the branch that each If takes in its place.
+"""Replace each If of a file by the branch that it takes.
 
 Input: a walk over the file that has seen no node yet. Output: the nodes, with their positions in
-the file. Of an If whose condition is a constant that no batch changes, they are those of the branch
-that it takes and an Identity for each of its results, which reads the condition, too; any other If
-stays, and reads what both branches read. Only what conditions are computed from is walked.
+the file. An If whose condition is a constant that no batch changes is replaced by the nodes of its
+branch and an Identity for each result, which also reads the condition; any other If stays, and
+reads what both branches read. Only nodes that conditions depend on are walked.
 
 Proof: an If with this condition computes the results of that branch, from names that are unique in
-the file; so what a value depends on is what the nodes behind it read.
+the file; so a value depends on what the nodes that compute it read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from lipcert.core.reader.records import Branch, Model, Node, with_nested
 
 
 class Splicer:
-    """taken: the branches of all Ifs, also inside of each other, by their first output."""
+    """Splices branches. taken: the branch of each If, also of nested ones, by its first output."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
@@ -29,7 +29,7 @@ class Splicer:
         self.taken: dict[str, Branch] = {}
 
     def nodes(self) -> list[tuple[int, Node]]:
-        """Every node with its position, in an order of computation."""
+        """Return every node with its position, in an order of computation."""
         numbered = enumerate(self._walk.model.nodes)
         return [(position, item) for position, node in numbered for item in self._spliced([node])]
 
@@ -44,7 +44,7 @@ class Splicer:
                 yield self._walked(node)
 
     def _walked(self, node: Node) -> Node:
-        """A node, which has been walked if a condition may depend on it and it is understood."""
+        """Return the node; walk it first if a condition may depend on it and it is understood."""
         if not self._conditions.isdisjoint(node.outputs):
             with suppress(Unsupported):
                 self._walk.node(node, 0)
@@ -63,7 +63,7 @@ def _identity(node: Node, output: str, result: str) -> Node:
 
 
 def _conditions(model: Model) -> set[str]:
-    """The names of the values that conditions are computed from, whichever branches are taken."""
+    """Return the names of all values that conditions depend on, whichever branches are taken."""
     nodes = list(with_nested(model.nodes))
     makers = {name: node for node in nodes for name in node.outputs if name}
     pending = [node.inputs[0] for node in nodes if is_if(node)]
@@ -93,7 +93,7 @@ def lower_branch(walk: Walk, node: Node, position: int) -> None:
 
 
 def _chosen(walk: Walk, node: Node) -> Branch:
-    """The branch that an If takes."""
+    """Return the branch that an If with a constant condition takes."""
     condition = walk.values.get(node.inputs[0])
     if not isinstance(condition, Constant) or condition.lo.size != 1:
         raise refused(node, Unsupported("it branches on the data; export one branch alone"))

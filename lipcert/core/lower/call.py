@@ -1,6 +1,6 @@
-"""Call: one node of the file as a rule reads it, and the steps that the rule leaves.
+"""Call: one node of the file as a rule reads it, and the steps that the rule adds.
 
-Every attribute must be read, with its declared kind: one that a rule does not know may change the
+A rule must read every attribute, with its declared kind: an unknown attribute may change the
 meaning of the node.
 """
 
@@ -20,7 +20,7 @@ from lipcert.core.reader.records import Model, Node, Tensor, shown
 
 
 def refused(node: Node, error: Unsupported) -> Unsupported:
-    """The same refusal, of this node."""
+    """Return the same refusal with this node as its place."""
     where = f"node {shown(node.name)} ({shown(node.op_type)})"
     return type(error)(error.reason, where, node)
 
@@ -29,10 +29,10 @@ def refused(node: Node, error: Unsupported) -> Unsupported:
 class Sink:
     """The steps so far.
 
-    taken: names that are not free; model: what is read;
-    count: the size of the batch above 1 that the file fixes, if examples are read as ones of it;
-    untracked: as of a `Program`; ids: likewise, by the inputs; sequences: the parts of each, by its
-    name; halves: whether a tensor may be narrower than float32, once a rule has asked.
+    taken: names in use. model: the model that is read. count: the batch size above 1 that the file
+    fixes, if its examples are read one by one. untracked: as in `Program`. ids: as in `Program`, by
+    input. sequences: the parts of each sequence, by name. halves: whether a tensor may be narrower
+    than float32; None until a rule asks.
     """
 
     taken: set[str]
@@ -47,7 +47,7 @@ class Sink:
     halves: bool | None = None
 
     def fresh(self, name: str) -> str:
-        """A name for a further value of the node that computes `name`."""
+        """Return a new name for a further value of the node that computes `name`."""
         number = 1
         while f"{name}#{number}" in self.taken:
             number += 1
@@ -69,7 +69,7 @@ class Call:
         self._unread = set(node.attributes)
 
     def inner(self, node: Node, version: int, inputs: Sequence[Value | None]) -> Call:
-        """A node that this one stands for, among others."""
+        """Return the call of one of the nodes that this node stands for."""
         return Call(node, self._position, version, inputs, self.sink)
 
     # inputs -----------------------------------------------------------------------------------
@@ -82,36 +82,36 @@ class Call:
         return place < len(self._inputs) and self._inputs[place] is not None
 
     def value(self, place: int) -> Value:
-        """An input, whatever it is computed from."""
+        """Return an input, whatever it is computed from."""
         found = self._inputs[place] if place < len(self._inputs) else None
         if found is None:
             raise Unsupported(f"its input {place} is missing")
         return found
 
     def values(self) -> list[Value]:
-        """All inputs, of which none is missing."""
+        """Return all inputs; refuse a missing one."""
         return [self.value(place) for place in range(len(self._inputs))]
 
     def data(self, place: int = 0) -> Data:
-        """An input that depends on the data."""
+        """Return an input that depends on the data."""
         found = self.value(place)
         if isinstance(found, Constant):
             raise Unsupported(f"its input {place} is constant")
         return found
 
     def constant(self, place: int) -> Constant:
-        """An input that does not depend on the data."""
+        """Return an input that does not depend on the data."""
         found = self.value(place)
         if isinstance(found, Data):
             raise Unsupported(f"its input {place} depends on the data")
         return found
 
     def whole(self, place: int) -> list[int]:
-        """A constant input of integers."""
+        """Return the integers of a constant input."""
         return self.constant(place).whole()
 
     def number(self, place: int) -> float:
-        """A constant input of one real number, which no longer counts as a parameter."""
+        """Return a constant input of one real number, which no longer counts as a parameter."""
         found = self.constant(place)
         number = found.uniform()
         if number is None or found.lo.size != 1 or found.place is not None:
@@ -133,14 +133,14 @@ class Call:
         return default if found is None else found.value
 
     def integer(self, name: str, default: int) -> int:
-        """An attribute that is an integer."""
+        """Return an attribute that is an integer."""
         return int(self._read(name, "INT", default))
 
     def real(self, name: str, default: float, *, finite: bool = True) -> float:
-        """An attribute that is a number, and a finite one but for constants.
+        """Return an attribute that is a number; refuse an infinite one unless `finite` is false.
 
-        ONNX declares defaults as float32 numbers, so that a node that states its default and one
-        that leaves it out compute the same.
+        ONNX declares defaults as float32 numbers, so a node that states its default and one that
+        omits it compute the same.
         """
         number = float(self._read(name, "FLOAT", np.float32(default)))
         if finite and not math.isfinite(number) and self.given(name):
@@ -148,23 +148,23 @@ class Call:
         return number
 
     def text(self, name: str, default: str) -> str:
-        """An attribute that is a word."""
+        """Return an attribute that is a word."""
         return bytes(self._read(name, "STRING", default.encode())).decode("ascii")
 
     def texts(self, name: str) -> list[str]:
-        """An attribute that is a list of words."""
+        """Return an attribute that is a list of words."""
         return [bytes(item).decode("ascii") for item in self._read(name, "STRINGS", ())]
 
     def integers(self, name: str) -> list[int] | None:
-        """An attribute that is a list of integers."""
+        """Return an attribute that is a list of integers; None if it is absent."""
         return None if (found := self._read(name, "INTS")) is None else list(found)
 
     def reals(self, name: str) -> list[float] | None:
-        """An attribute that is a list of numbers."""
+        """Return an attribute that is a list of numbers; None if it is absent."""
         return None if (found := self._read(name, "FLOATS")) is None else list(found)
 
     def tensor(self, name: str) -> Tensor | None:
-        """An attribute that is a tensor."""
+        """Return an attribute that is a tensor; None if it is absent."""
         found: Tensor | None = self._read(name, "TENSOR")
         return found
 
@@ -174,7 +174,7 @@ class Call:
             raise Unsupported(f"its attribute {shown(min(self._unread))} is not understood")
 
     def axes(self, place: int, since: int) -> list[int] | None:
-        """Axes: an attribute up to an operator set, from then on an input; None where absent."""
+        """Return the axes, or None: an attribute before operator set `since`, then an input."""
         if self.version < since:
             return self.integers("axes")
         return self.whole(place) if self.has(place) else None
@@ -182,7 +182,7 @@ class Call:
     # results ----------------------------------------------------------------------------------
 
     def step(self, op: Op, *inputs: Data, shape: Shape, place: Place | None) -> Data:
-        """One more step; the examples are apart in its output as `place` says."""
+        """Add a step and return its output, in which `place` says where the examples lie."""
         if 0 in check_size(shape):
             raise Unsupported("a tensor has no entries")
         if self.sink.batched and place is None:

@@ -1,4 +1,4 @@
-"""Ops that pass real numbers on as they are."""
+"""Lower operators that pass real numbers on unchanged."""
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
@@ -7,7 +7,7 @@ from lipcert.core.lower.values import Data, Value
 
 
 def same(call: Call) -> Value:
-    """Identity, Dropout at inference, and types of data, which are all real here."""
+    """Lower Identity, Dropout at inference, and casts between real types, which change nothing."""
     kind = call.node.op_type
     if kind == "Dropout":
         call.real("ratio", 0.5), call.integer("seed", 0)

@@ -1,6 +1,6 @@
-"""Operators that are composed of others; each works on data and constants.
+"""Lower operators that are composed of others, on data and constants.
 
-Every function here is the definition of its operator by ONNX, so it needs no rule of its own.
+Every function follows ONNX's definition of its operator, so it needs no rule of its own.
 """
 
 import math
@@ -19,7 +19,7 @@ from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, re
 from lipcert.core.lower.values import Constant, Value, check_size
 
 _MVN_EPSILON: Final = float(np.float32(1e-9))
-"""added to the standard deviation, by the definition of the operator"""
+"""The number that MeanVarianceNormalization adds to the standard deviation, by its definition."""
 
 
 def lp_normalization(call: Call) -> Value:
@@ -74,7 +74,7 @@ def log_sum(call: Call) -> Value:
 
 
 def cumulated(call: Call) -> Value:
-    """Sums from the first entry of an axis on: a triangular matrix of ones."""
+    """Lower CumSum: a product with a triangular matrix of ones."""
     value, places = call.value(0), call.whole(1)
     (axis,) = normal_axes(places, len(value.shape))
     check_apart(value, (axis,))
@@ -93,7 +93,7 @@ def cumulated(call: Call) -> Value:
 
 
 def _is_whole(value: Constant) -> bool:
-    """Whether it holds whole numbers, as floats too, if float32 adds them up exactly."""
+    """Whether it holds whole numbers, or floats with whole values that float32 sums exactly."""
     if not value.is_float:
         return True
     is_exact = value.lo is value.hi and value.varies is None
@@ -134,7 +134,7 @@ def _times(call: Call, value: Value, factor: float) -> Value:
 
 
 def softmax(call: Call) -> Value:
-    """e^x over its sum along an axis, of constants."""
+    """Lower Softmax of constants: e^x over its sum along an axis."""
     value, version = call.value(0), call.version
     axis = call.integer("axis", -1 if version >= 13 else 1)
     if version < 13 and axis not in {-1, len(value.shape) - 1}:
@@ -160,7 +160,7 @@ def layer_norm(call: Call) -> Value:
 
 
 def batch_norm(call: Call) -> Value:
-    """(x − mean)/√(variance + ε) of constants, as of kernels that are standardised."""
+    """(x − mean)/√(variance + ε) of constants, such as kernels that are standardised."""
     call.real("momentum", 0.9)
     if call.integer("training_mode", 0) or any(call.node.outputs[1:]):
         raise Unsupported("a batch normalization in training mode")

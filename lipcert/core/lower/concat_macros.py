@@ -1,4 +1,4 @@
-"""Values side by side that are one move of another, or its sorted pairs."""
+"""Recombine a Concat whose parts are one move of another value, or its sorted pairs."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from lipcert.core.program import Concat, IndexArray, Move, ReduceMax, Sort, Step
 
 
 def concat_of_moves(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """Selections of entries of one value, and the value itself, side by side, are one selection."""
+    """Merge selections from one value (and the value itself), side by side, into one selection."""
     if not isinstance(step.op, Concat):
         return None
     parts = [_selected(rewriter, name) for name in step.inputs]
@@ -21,7 +21,7 @@ def concat_of_moves(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def max_min(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """The maxima and the minima of the same pairs, side by side, are the sorted pairs."""
+    """Recombine maxima and minima of the same pairs, side by side, to a sort of the pairs."""
     if not isinstance(step.op, Concat) or len(step.inputs) != 2:
         return None
     parts = [_selected(rewriter, name) for name in step.inputs]
@@ -49,7 +49,7 @@ def max_min(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _selected(rewriter: Rewriter, name: str) -> tuple[str, IndexArray]:
-    """A value, and which of its entries another one repeats: of itself, where it moves none."""
+    """Return the value from which `name` is moved, and the indices; `name` itself if unmoved."""
     move = rewriter.made(name, Move)
     if move is not None:
         return move[1].inputs[0], move[0].sources

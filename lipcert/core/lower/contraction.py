@@ -1,8 +1,8 @@
-"""Einsum as transpositions, reshapes and products of matrices, two operands at a time.
+"""Write Einsum as transpositions, reshapes and products of matrices, two operands at a time.
 
-Labels of two operands are of four kinds: kept by both (a stack of products), kept by one of them
-(rows, columns), and summed over; those that only one operand has and the output lacks are summed
-first.
+Labels of two operands are of four kinds: in both and kept (a stack of products), in one of them and
+kept (rows, columns), and summed over; those that only one operand has and the output lacks are
+summed first.
 """
 
 import math
@@ -26,13 +26,13 @@ class _Term:
 
     @property
     def batch(self) -> str:
-        """The label of the axis that carries the batch; none where no axis does."""
+        """The label of the axis that carries the batch; "" if none does."""
         place = self.value.place
         return "" if place is None else self.labels[place.axis]
 
 
 def einsum(call: Call) -> Value:
-    """The whole sum, from left to right."""
+    """Lower Einsum, multiplying its operands from left to right."""
     values = call.values()
     *inputs, output = _parsed(call.text("equation", ""), [len(value.shape) for value in values])
     terms = [_Term(value, labels) for value, labels in zip(values, inputs, strict=True)]
@@ -48,7 +48,7 @@ def einsum(call: Call) -> Value:
 
 
 def _parsed(equation: str, ranks: Sequence[int]) -> Iterator[str]:
-    """Labels of every input and of the output; those of an ellipsis are digits from the end."""
+    """Yield the labels of each input and the output; an ellipsis becomes digits from the end."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     texts = left.split(",")
     if len(texts) != len(ranks):
@@ -69,7 +69,7 @@ def _parsed(equation: str, ranks: Sequence[int]) -> Iterator[str]:
 
 
 def _sizes(terms: Sequence[_Term]) -> dict[str, int]:
-    """Size of every label."""
+    """Return the size of every label."""
     sizes: dict[str, int] = {}
     for term in terms:
         if len(term.labels) != len(term.value.shape):
@@ -81,7 +81,7 @@ def _sizes(terms: Sequence[_Term]) -> dict[str, int]:
 
 
 def _arranged(call: Call, term: _Term, groups: Sequence[str], sizes: Mapping[str, int]) -> Value:
-    """One axis for the labels of each group, in this order."""
+    """Return the value with one axis for the labels of each group, in this order."""
     order = [term.labels.index(label) for label in "".join(groups)]
     shape = tuple(math.prod(sizes[label] for label in group) for group in groups)
     grows = [term.batch != "" and term.batch in group for group in groups]
@@ -89,14 +89,14 @@ def _arranged(call: Call, term: _Term, groups: Sequence[str], sizes: Mapping[str
 
 
 def _summed(call: Call, term: _Term, kept: str) -> _Term:
-    """The operand without the labels that are not kept."""
+    """Sum the operand over the labels that are not kept."""
     axes = tuple(axis for axis, label in enumerate(term.labels) if label not in kept)
     value = reduced(call, "ReduceSum", term.value, axes, keep=False)
     return _Term(value, "".join(label for label in term.labels if label in kept))
 
 
 def _product(call: Call, left: _Term, right: _Term, kept: str, sizes: Mapping[str, int]) -> _Term:
-    """The product of two values, summed over the labels that only they have."""
+    """Return the product of two values, summed over the labels that only they have."""
     left = _summed(call, left, kept + right.labels)
     right = _summed(call, right, kept + left.labels)
     if isinstance(left.value, Constant):

@@ -1,4 +1,4 @@
-"""Convolutions with constant kernels, and the windows of convolutions and pools."""
+"""Lower convolutions with constant kernels; compute the windows of convolutions and pools."""
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
@@ -7,7 +7,7 @@ from lipcert.core.program import Conv, Operand, Shape, Window
 
 
 def images(call: Call) -> Data:
-    """The first input: examples on axis 0, channels on axis 1, positions behind."""
+    """Return the first input: examples on axis 0, channels on axis 1, then positions."""
     value = call.data()
     if len(value.shape) < 2 or (value.place is not None and value.place.axis != 0):
         raise Unsupported("the batch does not lie on axis 0")
@@ -15,7 +15,7 @@ def images(call: Call) -> Data:
 
 
 def norm_order(call: Call) -> int:
-    """The p of a pool."""
+    """Return the p of a pool, which must be 1 or 2."""
     p = call.integer("p", 2)
     if p not in {1, 2}:
         raise Unsupported("only the norms 1 and 2 are supported")
@@ -23,7 +23,7 @@ def norm_order(call: Call) -> int:
 
 
 def conv(call: Call) -> Value:
-    """Conv and ConvTranspose of one image of each example, or of several."""
+    """Lower Conv and ConvTranspose, for one image or several of each example."""
     value, weight = images(call), call.constant(1)
     transposed = call.node.op_type == "ConvTranspose"
     groups = call.integer("group", 1)
@@ -57,7 +57,7 @@ def conv(call: Call) -> Value:
 
 
 def sizes_of(call: Call, name: str, rank: int, lowest: int) -> Shape:
-    """An attribute of one number for each axis."""
+    """Return an attribute that has one number for each axis."""
     given = call.integers(name)
     result = (max(lowest, 0),) * rank if given is None else tuple(given)
     if len(result) != rank or min(result, default=lowest) < lowest:
@@ -66,7 +66,7 @@ def sizes_of(call: Call, name: str, rank: int, lowest: int) -> Shape:
 
 
 def pads_of(call: Call, rank: int) -> tuple[Shape, Shape]:
-    """The padding before and behind each axis."""
+    """Return the padding before and behind each axis."""
     given = call.integers("pads")
     pads = (0,) * (2 * rank) if given is None else tuple(given)
     if len(pads) != 2 * rank or min(pads, default=0) < 0:
@@ -75,7 +75,7 @@ def pads_of(call: Call, rank: int) -> tuple[Shape, Shape]:
 
 
 def windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
-    """The windows over these sizes, and the padding at the ends that the file asks for."""
+    """Return the windows over these sizes, and the padding at the ends that the file states."""
     rank = len(sizes)
     if len(taps) != rank or min(taps, default=1) < 1:
         raise Unsupported("the kernel does not fit the input")

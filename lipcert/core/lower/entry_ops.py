@@ -1,4 +1,4 @@
-"""Ops that work entry by entry, with broadcasting."""
+"""Lower operators that act entry by entry, with broadcasting."""
 
 from lipcert.core.kinds import Divide, Multiply
 from lipcert.core.lower.call import Call
@@ -12,13 +12,13 @@ from lipcert.core.program import PRelu, Scale, then
 
 
 def check_alike(call: Call) -> None:
-    """Before operator set 8, Sum, Max and Min do not broadcast."""
+    """Refuse inputs of different shapes before operator set 8, when there was no broadcasting."""
     if call.version < 8 and len({(value.shape, value.place) for value in call.values()}) > 1:
         raise Unsupported("its inputs have different shapes")
 
 
 def total(call: Call) -> Value:
-    """The sum of all its inputs."""
+    """Lower Add and Sum: the sum of all inputs."""
     if call.node.op_type == "Sum":
         check_alike(call)
     values = call.values()
@@ -30,19 +30,19 @@ def total(call: Call) -> Value:
 
 
 def difference(call: Call) -> Value:
-    """The first value less the second."""
+    """Lower Sub: the first value minus the second."""
     return combined(call, call.values(), (1, -1))
 
 
 def times(call: Call, value: Data, factor: Constant) -> Data:
-    """The value times a constant, entry by entry."""
+    """Multiply the value by a constant, entry by entry."""
     shape, place = broadcast((value, factor))
     full = expanded(call, value, shape, place)
     return call.step(Scale(factor.operand(len(shape))), full, shape=shape, place=place)
 
 
 def product(call: Call) -> Value:
-    """The product of two, or a square."""
+    """Lower Mul: the product of two values, or a square."""
     first, second = call.value(0), call.value(1)
     if isinstance(first, Constant):
         return times(call, call.data(1), first)
@@ -55,7 +55,7 @@ def product(call: Call) -> Value:
 
 
 def ratio(call: Call) -> Value:
-    """The first value over the second."""
+    """Lower Div: the first value divided by the second."""
     first, second = call.value(0), call.value(1)
     if isinstance(second, Constant):
         inverse = quotient(second)
@@ -74,7 +74,7 @@ def ratio(call: Call) -> Value:
 
 
 def prelu(call: Call) -> Value:
-    """The value, times its slope below 0."""
+    """Lower PRelu: the value, multiplied by its slope below 0."""
     value, slope = call.data(0), call.constant(1)
     shape, place = broadcast((value, slope))
     if shape != value.shape:
@@ -83,5 +83,5 @@ def prelu(call: Call) -> Value:
 
 
 def negative(call: Call) -> Value:
-    """The value with the other sign."""
+    """Lower Neg: the value with the opposite sign."""
     return scaled(call, call.data(), -1.0)

@@ -2,9 +2,9 @@
 
 
 class Unsupported(ValueError):  # noqa: N818 (a verdict on the model, not a failure of the program)
-    """The model holds something that is not understood exactly; one printable line.
+    """The model contains something that is not understood exactly; one printable line.
 
-    reason: the line without its beginning `where`; node: the one of the file that it refers to.
+    reason: the line without its beginning `where`. node: the node of the file that it refers to.
     """
 
     def __init__(self, reason: str, where: str = "", node: object = None) -> None:

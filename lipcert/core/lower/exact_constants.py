@@ -1,6 +1,6 @@
-"""Exact constants: arithmetic of whole numbers, of multiples c·N of the batch size, and jumps.
+"""Compute with exact constants: whole numbers, multiples c·N of the batch size, and jumps.
 
-A function that jumps has to be the same for a number and its float32.
+A function that jumps must have the same value for a number and its float32.
 """
 
 import math
@@ -20,14 +20,14 @@ from lipcert.core.lower.values import SAME, TIMES, UNKNOWN, VARIES, Constant, Va
 Array = npt.NDArray[Any]
 _READINGS: Final = "it jumps between a number and its float32, so it has two readings"
 _MOST: Final = 1 << 22
-"""whole numbers that are computed with at once"""
+"""Largest number of whole numbers in one computation."""
 _LARGEST_BATCH: Final = 1 << 20
-"""examples; c·N of no larger batch is one of the numbers of its type"""
+"""Largest batch size N for which c·N has to fit its type."""
 ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"Add": add, "Mul": mul, "Sub": sub}
 
 
 def within(numbers: Array, dtype: np.dtype[Any]) -> Array:
-    """Python integers as numbers of this type, which must hold them."""
+    """Convert Python integers to this type; refuse those that do not fit."""
     bounds = np.iinfo(dtype)
     if any(not bounds.min <= item <= bounds.max for item in numbers.reshape(-1)):
         raise Unsupported("a whole number is too large")
@@ -35,8 +35,11 @@ def within(numbers: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def held_for_all(constant: Constant, dtype: np.dtype[Any]) -> Array | None:
-    """How the entries depend on the batch as numbers of this type: unknown where some N wraps or
-    rounds c·N or c + p·i, as float16 rounds 2049 and uint8 makes 1 of 257."""
+    """Return how the entries, as numbers of this type, depend on the batch.
+
+    It is unknown where c·N or c + p·i wraps around or is rounded for some N, as float16 rounds 2049
+    and uint8 turns 257 into 1.
+    """
     varies = constant.varies
     if varies is None or not varies.any() or dtype == np.float64:
         return varies
@@ -48,9 +51,9 @@ def held_for_all(constant: Constant, dtype: np.dtype[Any]) -> Array | None:
 
 
 def whole(operation: str, first: Constant, second: Constant) -> Constant:
-    """Arithmetic of integers: c·N times or over a fixed whole number, and (c·N)/(d·N).
+    """Compute with integers: c·N times or divided by a fixed whole number, and (c·N)/(d·N).
 
-    Of numbers c + p·i of examples i: their sums with, and multiples by, fixed whole numbers.
+    For numbers c + p·i of examples i: their sums with, and multiples by, fixed whole numbers.
     """
     if first.lo.dtype != second.lo.dtype or first.lo.dtype.kind not in "iu":
         raise Unsupported("constants of different types are combined")
@@ -72,7 +75,7 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
 
 
 def _growing(operation: str, first: Constant, second: Constant, divides: Array) -> Array:
-    """Which entries are multiples of N. divides: where a quotient has no remainder."""
+    """Return which entries are multiples of N. divides: where a quotient has no remainder."""
     left, right = first.grown(), second.grown()
     both, either = left & right, left | right
     allowed, grows = ~both if operation == "Mul" else ~either, either
@@ -84,7 +87,7 @@ def _growing(operation: str, first: Constant, second: Constant, divides: Array) 
 
 
 def _counting(operation: str, first: Constant, second: Constant) -> Array:
-    """What is multiplied by the number of the example in (c + p·i) ± d, and in d·(c + p·i)."""
+    """Return the factor of the example's number i in (c + p·i) ± d, and in d·(c + p·i)."""
     for own, other in ((first, second), (second, first)):
         varies = own.marks
         if other.marks.any() or (varies < 0).any():
@@ -97,7 +100,7 @@ def _counting(operation: str, first: Constant, second: Constant) -> Array:
 
 
 def equal(call: Call) -> Value:
-    """Equality of exact numbers; c·N for c > 0 is not equal to a number below 1."""
+    """Lower Equal of exact numbers; c·N for c > 0 is not equal to a number below 1."""
     first, second = call.constant(0), call.constant(1)
     shape, place = broadcast((first, second))
     left, right = (np.broadcast_to(item.grown(), shape) for item in (first, second))
@@ -114,7 +117,7 @@ def equal(call: Call) -> Value:
 
 
 def exactly(call: Call, function: Callable[..., Any]) -> Value:
-    """A function that may jump, of exact numbers: the same for these and as float32 holds them."""
+    """Apply a function that may jump to exact numbers; it must be the same for their float32."""
     constants = [call.constant(place) for place in range(len(call))]
     _, place = broadcast(constants)
     for item in constants:
@@ -134,7 +137,7 @@ def _rounded(array: Array) -> Array:
 
 
 def modulo(call: Call) -> Value:
-    """The remainder, with the sign of the divisor, or of the dividend for fmod."""
+    """Lower Mod: the remainder with the sign of the divisor, or of the dividend for fmod."""
     function = np.fmod if call.integer("fmod", 0) else np.mod
     if not call.constant(1).lo.all():
         raise Unsupported("a divisor is 0")
@@ -166,5 +169,5 @@ _JUMPS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def jump(call: Call) -> Value:
-    """A function that jumps, of constants."""
+    """Lower a function that jumps, of constants."""
     return exactly(call, _JUMPS[call.node.op_type])

@@ -1,4 +1,4 @@
-"""Files of a fixed batch of several examples, read as files of one: constants and sizes for it."""
+"""Read files with a fixed batch of several examples as files of one: adapt constants and sizes."""
 
 from typing import Final
 
@@ -13,15 +13,15 @@ from lipcert.core.reader.records import Node
 _SIDE_BY_SIDE: Final = frozenset(
     {"Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
 )
-"""operators that put entries of examples beside constants"""
+"""Operators that combine entries of examples with constants."""
 
 
 def of_one_example(node: Node, inputs: list[Value | None], count: int) -> list[Value | None]:
-    """Inputs of a node, where a constant repeats the same for a batch of so many beside data.
+    """Return the inputs of a node; constants that repeat for all `count` examples are cut to one.
 
-    Axes are counted from the front in Concat, and from behind elsewhere. Proof: its entries along
-    the axis of the batch are equal from example to example, so each reads those of the first; that
-    is a part of it, so that no gain grows.
+    Axes are counted from the front in Concat, and from behind elsewhere. Proof: along the axis of
+    the batch, the entries of such a constant are equal from example to example, so each example
+    reads those of the first; that is a part of the constant, so that no gain grows.
     """
     data = next((v for v in inputs if isinstance(v, Data) and v.place is not None), None)
     if node.op_type not in _SIDE_BY_SIDE or data is None or None in inputs:
@@ -41,7 +41,7 @@ def of_one_example(node: Node, inputs: list[Value | None], count: int) -> list[V
 
 
 def _first_of(value: Constant, axis: int, length: int, count: int) -> Constant | None:
-    """The part for the first of so many examples, if it is that for all of them."""
+    """Return the part for the first of `count` examples if all parts are equal, else None."""
     if value.shape[axis] != length * count or (value.varies is not None and value.varies.any()):
         return None
     split = (*value.shape[:axis], count, length, *value.shape[axis + 1 :])
@@ -54,10 +54,10 @@ def _first_of(value: Constant, axis: int, length: int, count: int) -> Constant |
 
 
 def sizes_of_one(value: Value, sizes: Shape, count: int) -> tuple[Shape, list[bool]] | None:
-    """Sizes of a reshape for one example, from those for several; and the axis of the examples.
+    """Return the sizes of a reshape for one example, and which of them grow; None if none fit.
 
-    A file writes the size of its batch there: it is then the one of the axis, which for such a
-    batch is before·N·after as in `reshaped`, and no other axis fits.
+    The file writes the size of its batch in the target shape: it belongs to the axis that for such
+    a batch is before·N·after as in `reshaped`, and no other axis fits.
     """
     for axis, size in enumerate(sizes):
         shape = (*sizes[:axis], size // count, *sizes[axis + 1 :])

@@ -1,6 +1,6 @@
-"""Fourier transforms, of which every entry is a product with cosines and sines.
+"""Lower Fourier transforms as products with a matrix of cosines and sines.
 
-The last axis holds real parts and, where there are any, imaginary parts.
+The last axis holds real parts and, if there are any, imaginary parts.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from lipcert.core.lower.values import Constant, Data, Value, check_size, only_da
 
 
 def dft(call: Call) -> Value:
-    """Σ x_j·e^(∓2πi·jk/n) along an axis; the inverse has the factor 1/n."""
+    """Lower DFT: Σ x_j·e^(∓2πi·jk/n) along an axis; the inverse has the factor 1/n."""
     value, inverse, half = call.data(), call.integer("inverse", 0), call.integer("onesided", 0)
     given = call.integer("axis", 1) if call.version < 20 else -2
     if call.has(2):
@@ -28,7 +28,7 @@ def dft(call: Call) -> Value:
 
 
 def stft(call: Call) -> Value:
-    """The same of frames [frames, entries] of a signal [examples, entries, 1], times a window."""
+    """Lower STFT: DFT of frames of a signal [examples, entries, 1], multiplied by a window."""
     signal, (step,), half = call.data(), call.whole(1), call.integer("onesided", 1)
     given = call.constant(2) if call.has(2) else None
     (size,) = call.whole(3) if call.has(3) else (given.shape if given is not None else (0,))
@@ -45,9 +45,9 @@ def stft(call: Call) -> Value:
 
 
 def _transformed(call: Call, value: Data, axis: int, *, inverse: bool, half: bool) -> Value:
-    """One product with a matrix, of which the rows are the entries of both last axes.
+    """Return the transform as one product with a matrix on the entries of the axis and the last.
 
-    half: without the other half of the result, where that is conjugate to this one.
+    half: omit the second half of the result, which is conjugate to the first.
     """
     last, (size, parts) = len(value.shape) - 1, (value.shape[axis], value.shape[-1])
     if axis == last or parts not in {1, 2} or (half and (inverse or parts == 2)):
@@ -66,7 +66,7 @@ def _transformed(call: Call, value: Data, axis: int, *, inverse: bool, half: boo
 def _matrix(call: Call, size: int, count: int, parts: int, *, inverse: bool) -> Value:
     """[size·parts, count·2]: x + iy becomes (x·cos θ + y·sin θ) + i(y·cos θ − x·sin θ).
 
-    Sines are cosines of angles that are a quarter of a turn away; the inverse turns backwards.
+    Sines are cosines of angles shifted by a quarter of a turn; the inverse turns backwards.
     """
     shape = check_size((size * parts, count * 2))
     turns = np.outer(np.arange(size), np.arange(count)) % size * (-4 if inverse else 4)

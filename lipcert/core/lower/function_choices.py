@@ -1,4 +1,4 @@
-"""Functions of every entry of which attributes or inputs choose one of several."""
+"""Lower functions of every entry that attributes or inputs choose from several."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ def limited(call: Call, value: Data, number: float, *, smallest: bool) -> Value:
 
 
 def _clipped(call: Call, value: Value, low: float, high: float) -> Value:
-    """min(max(x, low), high), which is a real number where one is between the limits."""
+    """min(max(x, low), high); refuse limits with no real number between them."""
     if not low <= high or low == math.inf or high == -math.inf:
         raise Unsupported("its limits are in the wrong order, or leave no number")
     if isinstance(value, Constant) and value.lo.dtype.kind in "iu":
@@ -39,7 +39,7 @@ def clip(call: Call) -> Value:
 
 
 def gelu(call: Call) -> Value:
-    """x·Φ(x), or what approximates it with tanh."""
+    """x·Φ(x), or its approximation with tanh."""
     kind = call.text("approximate", "none")
     if kind not in {"none", "tanh"}:
         raise Unsupported("its approximation is not known")
@@ -47,7 +47,7 @@ def gelu(call: Call) -> Value:
 
 
 def swish(call: Call) -> Value:
-    """x·sigmoid(alpha·x), which has a name of its own for alpha = 1."""
+    """x·sigmoid(alpha·x), which is "silu" for alpha = 1."""
     value, alpha = call.value(0), call.real("alpha", 1.0)
     if alpha == 1.0:
         return applied(call, value, "silu")
@@ -55,7 +55,7 @@ def swish(call: Call) -> Value:
 
 
 def shrink(call: Call) -> Value:
-    """x less the nearest number in [−t, t], where both attributes are t; elsewhere it jumps."""
+    """x minus the nearest number in [−t, t], if both attributes are t; otherwise it jumps."""
     limit, bias = call.real("lambd", 0.5), call.real("bias", 0.0)
     if limit != bias or limit < 0.0:
         raise Unsupported("it jumps at lambd unless bias equals lambd; write it with Relu")

@@ -1,4 +1,4 @@
-"""Functions of every entry, by the names and attributes of ONNX, of data and of constants."""
+"""Lower functions of every entry, of data and of constants, by ONNX's names and attributes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,13 +12,13 @@ from lipcert.core.rules.activations import function
 
 
 def activated(call: Call, value: Data, name: str, *numbers: float) -> Data:
-    """A function of every entry; `Unsupported` where it has no rule for these numbers."""
+    """Apply a function to every entry; raise `Unsupported` if no rule covers these numbers."""
     function(name, numbers)
     return call.step(Activation(name, numbers), value, shape=value.shape, place=value.place)
 
 
 def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
-    """A function of every entry of data, or the image of a constant."""
+    """Apply a function to every entry of data, or return the image of a constant."""
     if isinstance(value, Data):
         return activated(call, value, name, *numbers)
     from lipcert.core.lower.slopes import image_of_constant  # noqa: PLC0415  for such alone
@@ -34,11 +34,11 @@ _NUMBERS: Final[Mapping[str, Mapping[str, float]]] = {
     "QuickGelu": {"alpha": 1.702},
     "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
 }
-"""attributes that are numbers of a function, in its order, and what each is by default"""
+"""The attributes that are numbers of a function, in its order, with their defaults."""
 
 
 def named(call: Call) -> Value:
-    """The function of the same name as the operator."""
+    """Lower an operator to the function of the same name."""
     if len(call) != 1:
         raise Unsupported("a function with a built-in bias")
     kind = call.node.op_type

@@ -1,4 +1,4 @@
-"""Gates x·g(x) that exporters write as several nodes: SiLU, GELU, Mish, HardSwish."""
+"""Recombine gates x·g(x) that exporters write as several nodes: SiLU, GELU, Mish, HardSwish."""
 
 from collections.abc import Iterator
 from itertools import product as pairs
@@ -19,7 +19,7 @@ def _is(operand: Operand, number: float) -> bool:
 
 
 def gate(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """c·x times g(x): SiLU, GELU, Mish, HardSwish."""
+    """Recombine c·x times g(x): SiLU, GELU, Mish, HardSwish."""
     if not isinstance(step.op, Multiply):
         return None
     for value, gate in (step.inputs, step.inputs[::-1]):
@@ -36,7 +36,7 @@ def gate(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _chain(rewriter: Rewriter, step: Step, start: str, *ops: Op | Interval) -> list[Step]:
-    """Steps of one shape that end in the value of `step`; a number is a scaling by it."""
+    """Return a chain of steps that ends in the value of `step`; a number means a scaling by it."""
     made: list[Step] = []
     value, kept = start, [op for op in ops if not isinstance(op, Interval) or number_in(op) != 1]
     for place, op in enumerate(kept):
@@ -48,13 +48,13 @@ def _chain(rewriter: Rewriter, step: Step, start: str, *ops: Op | Interval) -> l
 
 
 def _spellings(rewriter: Rewriter, name: str) -> list[tuple[Operand | None, str]]:
-    """The value itself, and as a number times another one."""
+    """Return the value itself and, if it is a number times another value, these two."""
     factor, inner = rewriter.scaled(name)
     return [(None, name)] if factor is None else [(None, name), (factor, inner)]
 
 
 def _gates(rewriter: Rewriter, x: str, gate: str) -> Iterator[list[Activation | Interval]]:
-    """Functions whose composition is x times the gate."""
+    """Yield chains of functions whose composition is x times the gate."""
     sigmoid = rewriter.function(gate, "sigmoid")
     if sigmoid is not None:
         yield from _sigmoid_gate(rewriter, x, sigmoid[1])
@@ -124,7 +124,7 @@ def _tanh_gate(
 
 
 def _monomial(rewriter: Rewriter, name: str, x: str) -> tuple[Interval, int] | None:
-    """c and n for a value c·xⁿ, n ≤ 4."""
+    """Return c and n for a value c·xⁿ, n ≤ 4, or None."""
     if name == x:
         return ONE, 1
     factor, base = rewriter.scaled(name)

@@ -1,4 +1,4 @@
-"""Values times a constant matrix."""
+"""Lower products of values with a constant matrix."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from lipcert.core.program import Dense
 
 
 def dense(call: Call, value: Data, weight: Constant, bias: Constant | None = None) -> Data:
-    """The last axis times a matrix [outputs, inputs]; the batch may lie on any other axis."""
+    """Multiply the last axis by a matrix [outputs, inputs]; the batch may lie on any other axis."""
     outputs, inputs = weight.shape
     if value.place is not None and value.place.axis == len(value.shape) - 1:
         raise Unsupported(FIXED)
@@ -20,7 +20,7 @@ def dense(call: Call, value: Data, weight: Constant, bias: Constant | None = Non
 
 
 def gemm(call: Call) -> Value:
-    """alpha·A·B + beta·C: a layer, or the nodes that it stands for."""
+    """Lower Gemm, alpha·A·B + beta·C: as a layer, or as the nodes that it stands for."""
     factors = call.real("alpha", 1.0), call.real("beta", 1.0)
     layer = _layer(call) if factors == (1.0, 1.0) and not call.integer("transA", 0) else None
     if layer is not None:
@@ -31,7 +31,10 @@ def gemm(call: Call) -> Value:
 
 
 def _layer(call: Call) -> Data | None:
-    """A·B + C for a constant matrix and a constant row, of which no other node reads A·B."""
+    """Return A·B + C as one layer if B is a constant matrix and C a constant row, else None.
+
+    No other node reads A·B.
+    """
     value, weight = call.value(0), call.value(1)
     if isinstance(value, Constant) or isinstance(weight, Data) or weight.place is not None:
         return None

@@ -1,4 +1,4 @@
-"""Ops on whole images, which have their channels on axis 1."""
+"""Lower operators on whole images, which have their channels on axis 1."""
 
 import math
 
@@ -13,7 +13,7 @@ from lipcert.core.program import ReduceMax, ReduceSum
 
 
 def global_pool(call: Call) -> Value:
-    """A pool over all positions of each channel."""
+    """Lower a pool over all positions of each channel."""
     value = images(call)
     axes = tuple(range(2, len(value.shape)))
     match call.node.op_type:
@@ -26,7 +26,7 @@ def global_pool(call: Call) -> Value:
 
 
 def local_response(call: Call) -> Value:
-    """LRN, along the channels of an image or a row."""
+    """Lower LRN, along the channels of an image or a row."""
     value, size = images(call), call.integer("size", 0)
     strength, power = call.real("alpha", 1e-4), call.real("beta", 0.75)
     floor = call.real("bias", 1.0)
@@ -37,7 +37,7 @@ def local_response(call: Call) -> Value:
 
 
 def image_normalization(call: Call) -> Value:
-    """Normalizations of instances and groups, with their factors and offsets."""
+    """Lower instance and group normalizations, with their factors and offsets."""
     value = images(call)
     channels, rank = value.shape[1], len(value.shape)
     shape = (channels, *(1,) * (rank - 2))
