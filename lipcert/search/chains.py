@@ -186,7 +186,7 @@ class _Search(Proposals):
         self._counts: dict[tuple[str, int], int] = {}
         self._smallest: float | None = None
         self._behind: set[str] = set()
-        self._fruitless: float = math.inf
+        self._fruitless: dict[str, int] = {}
         self._first: dict[str, dict[str, FloatArray | None]] = {}
         self._tuned_before: dict[tuple[str, str, bool, bool], _Multipliers | None] = {}
 
@@ -329,23 +329,22 @@ class _Search(Proposals):
             if count_of_variables(self._proof, facts, start, value) > self._effort.products:
                 break
             possible.append(start)
-        if self._effort.products == _QUICK:
-            return self._raised(possible[-1], value, facts) if possible else None
-        if self._observe is not None:
+        if self._effort.products > _QUICK and self._observe is not None:
             self._observe(value, self._multiplied.index(value), len(self._multiplied))
-        starts = possible[: -_STARTS - 1 : -1]
-        lines = (product_line(self._proof, facts, start, value) for start in starts)
+        lines = (self._product(start, value, facts) for start in possible[: -_STARTS - 1 : -1])
         return next((line for line in lines if line is not None), None)
 
-    def _raised(self, start: str, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """Search in few evaluations, unless a region with as many ReLUs or fewer gave nothing."""
-        steps = chain_steps(self._program, VALUES, start, value, self._free)
-        relus = sum(map(is_relu, steps or ()))
-        if relus >= self._fruitless:
+    def _product(self, start: str, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
+        """Few evaluations, unless a region from there with as many ReLUs or fewer gave nothing."""
+        if self._effort.products > _QUICK:
+            return product_line(self._proof, facts, start, value)
+        steps = chain_steps(self._program, VALUES, start, value, self._free) or ()
+        relus = sum(map(is_relu, steps))
+        if relus >= self._fruitless.get(start, math.inf):
             return None
         line = raised_line(self._proof, facts, start, value)
         if line is None and relus >= _DEEP:
-            self._fruitless = relus
+            self._fruitless[start] = relus
         return line
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:

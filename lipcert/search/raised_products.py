@@ -28,12 +28,15 @@ from lipcert.search.products import SLACK, TINY, WORTH, listed, region_between, 
 from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]
-_WIDTH, _LOOKS = 0.05, 32
-"""Smoothing of the largest eigenvalue, which is about 1, and the number of evaluations."""
+_WIDTH: Final = 0.05
+"""Smoothing of the largest eigenvalue, which is about 1."""
+_LEAST_LOOKS, _MOST_LOOKS, _WORK = 48, 100, 8e5
+"""Least and largest number of evaluations, and entries of the matrices in all of them."""
 _CASES: Final = 12
 """Most eigenvectors that are used."""
-_ABOVE, _NEAR = 1.1, 0.01
-"""Relative shift above an eigenvalue for inverse iteration, and tolerance of the result."""
+_ABOVE, _NEAR = 1.1, 0.001
+"""Relative shift above an eigenvalue for inverse iteration, and tolerance of the result: 1 % would
+hide what steps gain, so that none seems to go down."""
 _LEAST_GAIN: Final = 1e-4
 _SLOW, _LEAST_OF_SLOW = 3, 2e-3
 """So many steps must gain this much in the logarithm of the square of the norm."""
@@ -72,7 +75,8 @@ def raised_line(
     with np.errstate(all="ignore"):
         here = look(problem.start())
         values = [here.value]
-        for found in descend(look, here, _LOOKS, _LEAST_GAIN):
+        looks = int(np.clip(_WORK / region.total**2, _LEAST_LOOKS, _MOST_LOOKS))
+        for found in descend(look, here, looks, _LEAST_GAIN):
             here = found
             values.append(here.value)
             if len(values) > _SLOW and values[-1 - _SLOW] - here.value < _LEAST_OF_SLOW:
@@ -224,15 +228,11 @@ class _Problem:
         at_ends = weights[0, z] * (self.low + self.high) - own[0] * self.low * self.high
         by_end = numbers.ends * self.has_ends * at_ends
         by_raised = -2.0 * numbers.raised * (rest @ numbers.raised)
-        gradient = np.concatenate([by_group + share, by_tie - tie, by_end - end, by_raised])
-        curvature = np.concatenate(
-            [
-                np.abs(by_group) + share,
-                np.abs(by_tie) + tie,
-                np.abs(by_end) + end,
-                2.0 * numbers.raised * (np.abs(rest) @ numbers.raised),
-            ]
-        )
+        by_share = by_group - share * by_group.sum()
+        gradient = np.concatenate([by_share, by_tie - tie, by_end - end, by_raised])
+        raised = 2.0 * numbers.raised * (np.abs(rest) @ numbers.raised)
+        sizes = [np.abs(by_group) + share, np.abs(by_tie) + tie, np.abs(by_end) + end, raised]
+        curvature = np.concatenate(sizes)
         return Seen(
             point,
             math.log(largest),
