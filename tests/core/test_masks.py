@@ -37,6 +37,10 @@ MASKS = {
         node("Gather", "x turned", "z", axis=1), node("Less", "z x", "m")],
     "of products": [
         node("Mul", "x x", "xx"), node("Sub", "xx x", "dx"), node("Cast", "dx", "m", to=T.BOOL)],
+    "of several, one after another": [
+        node("Less", "x high", "a"), node("Shape", "x", "size"), node("Expand", "odd size", "b"),
+        node("Greater", "x k", "z"), node("Concat", "a b z", "abz", axis=1),
+        node("Gather", "abz crossed", "m", axis=1)],
     "of its own row": [
         node("Equal", "x k", "e"), node("Shape", "x", "size", start=0, end=1),
         node("Squeeze", "size", "n_"), node("Range", "start n_ k1", "r"),
@@ -161,6 +165,7 @@ def network(
         "places": [[3, 0, 2, 1]], "long": np.int64(POSITIONS), "four": [POSITIONS],
         "types": np.ones((1, POSITIONS), int),
         "tp": rng.standard_normal((POSITIONS + 2, WIDTH)), "turned": [1, 2, 3, 0],
+        "crossed": [9, 0, 5, 2],
         "counted": np.arange(POSITIONS), "wide": [1, 1, WIDTH], "wider": [1, 1, WIDTH],
     }  # fmt: skip
     used = {name for item in nodes for name in item.input}

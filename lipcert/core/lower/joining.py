@@ -26,6 +26,14 @@ def concat(call: Call) -> Value:
         from lipcert.core.lower.truth import paired  # noqa: PLC0415  for such numbers only
 
         return paired(call)
+    if any(isinstance(value, Data) and value.kind in {"truth", "untruth"} for value in values):
+        from lipcert.core.lower.truth import numbers_of  # noqa: PLC0415  for such values only
+
+        return replace(_joined(call, numbers_of(call, values)), kind="truth")
+    return _joined(call, values)
+
+
+def _joined(call: Call, values: Sequence[Value]) -> Data:
     rank = len(values[0].shape)
     axis = call.integer("axis", 1)
     if not -rank <= axis < rank or any(len(value.shape) != rank for value in values):

@@ -8,6 +8,7 @@ What becomes of such a `row` is a row of a table, a place or a truth value, and 
 if one value of the program is one tensor of the file: what is compared is a value of its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -62,6 +63,8 @@ def judged(node: Node, inputs: list[Value | None]) -> tuple[Kind | None, list[Va
         return None, inputs
     if name in _MOVES and first not in {"real", "own", "pair"}:
         return first, inputs
+    if name == "Concat" and not _TRUTHS.isdisjoint(kinds):
+        return None, inputs
     is_counted = name in {"Add", "Concat"} and any(map(_is_counted, inputs))
     if is_counted or (name == "Add" and sorted(kinds) == ["hiding", "real"]):
         return None, inputs
@@ -208,6 +211,16 @@ def number_of(call: Call, value: Data) -> Data:
     if value.kind == "untruth":
         value = _compared(call, value, np.zeros(()), above=False)
     return replace(value, kind="real")
+
+
+def numbers_of(call: Call, values: Sequence[Value]) -> list[Value]:
+    """Truth values, each 1 where it is true, 0 elsewhere."""
+    return [
+        Constant(*2 * (_truths(value).astype(np.float64),), {}, value.place)
+        if isinstance(value, Constant)
+        else number_of(call, _only_truth(value))
+        for value in values
+    ]
 
 
 def _hidden(call: Call, value: Value, mask: Data) -> Data:
