@@ -307,6 +307,8 @@ class Composition:
             return
         if isinstance(value, nn.Module):
             depth = 0
+            if isinstance(value, nn.RNNBase):
+                value._update_flat_weights()  # as it does before a pass; others were put there
             own = (*value._parameters.values(), *value._buffers.values())
             self._registered.update(map(id, own))
         elif depth > _DEPTH:

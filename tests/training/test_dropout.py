@@ -47,6 +47,20 @@ def images() -> TensorDataset:
     return TensorDataset(data().tensors[0].reshape(EXAMPLES, 1, 2, 3), LABELS)
 
 
+class Recurrent(nn.Module):
+    """An LSTM of three steps, which holds its weights in a list, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, CLASSES)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = self.lstm(x.unflatten(1, (3, 2)))[0][:, -1]
+        logits: Tensor = self.head(self.drop(last))
+        return logits
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], TensorDataset]] = {
     "dense": (Dense, data()),
     "images": (Images, images()),
@@ -337,3 +351,9 @@ def test_a_closed_run_leaves_plain_dropout() -> None:
     for part in run.model.modules():
         assert not part._forward_hooks
         assert not part._forward_pre_hooks
+
+
+def test_a_recurrent_network_is_trained() -> None:
+    with private_run(None, GradientClipping(clip_norm=1.0), network=Recurrent) as private:
+        train(private)
+        assert private.releases == STEPS
