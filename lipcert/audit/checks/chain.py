@@ -342,7 +342,8 @@ class _Rank:
             if name in self._kinds and is_projection(source, target, unit):
                 self._found.projected += 1
                 continue
-            off = norm_of(target - source)
+            # equal infinities, as in masks of attention, are 0 apart
+            off = norm_of(target[target != source] - source[target != source])
             text = f"{name!r} changed {place}, by {off:.4g} of {norm_of(source):.4g}"
             yield self._fault(name, place, text, (off, 0.0), source.ndim)
 
@@ -376,7 +377,7 @@ class _Rank:
             if name in updates:
                 update = updates[name]
                 slack, source = _slack(update, source, unit), update.exact
-            off = norm_of(target - source)
+            off = norm_of(target[target != source] - source[target != source])
             if off <= slack:
                 continue
             if name in self._kinds and is_projection(source, target, unit, slack):
