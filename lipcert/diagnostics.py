@@ -100,7 +100,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC312": "The contribution of an example exceeds the claimed sensitivity.",
         "LC313": "Leaving one example out changes more than the claimed sensitivity.",
         "LC314": "The added noise is not what was declared.",
-        "LC315": "A seed of the noise is used twice.",
+        "LC315": "A seed of the noise is used twice, or known to all.",
         "LC316": "Examples of a batch influence each other in the replay.",
         "LC317": "The module and the exported graph disagree.",
         "LC318": "A part of the audit was skipped or lost.",

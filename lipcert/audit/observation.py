@@ -12,7 +12,7 @@ import random
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lipcert.audit.trace.blobs import StoredTensor, stored
-from lipcert.audit.trace.records import Arithmetic, OptimizerGroup, Reduction
+from lipcert.audit.trace.records import Arithmetic, Guessable, OptimizerGroup, Reduction
 from lipcert.errors import UsageError
 from lipcert.version import __version__
 
@@ -28,6 +28,9 @@ _CONVOLUTIONS: Final[Any] = torch.backends.cudnn.conv  # type: ignore[attr-defin
 _FUNC: Final[Any] = torch._C._functorch
 _DIGITS: Final = 32
 """Length of a digest: 128 bits are enough to tell states apart."""
+_NEVER_SEEDED: Final = torch.Generator().initial_seed()
+Source: TypeAlias = torch.Generator | np.random.Generator | None
+"""What draws the noise; None: the global generator of the device."""
 _WRAPPERS: Final[Mapping[str, str]] = {
     "AbstractGradSampleModule": "_module",
     "DataParallel": "module",
@@ -235,9 +238,7 @@ def generator_digests(device: torch.device) -> dict[str, str]:
     return found
 
 
-def noise_generator_digest(
-    generator: torch.Generator | np.random.Generator | None, device: torch.device
-) -> str:
+def noise_generator_digest(generator: Source, device: torch.device) -> str:
     """Return a digest of the state of a generator; None: of the global one of the device."""
     if isinstance(generator, np.random.Generator):
         pieces: list[Any] = []
@@ -245,11 +246,27 @@ def noise_generator_digest(
             number = value if isinstance(value, np.ndarray) else repr(value).encode()
             pieces += (name.encode("ascii"), number)
         return _digest(*pieces)
-    if generator is not None:
-        return _digest(generator.get_state().numpy())
-    is_cuda = device.type == "cuda"
-    state = torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state()
-    return _digest(state.numpy())
+    return _digest(_of_torch(generator, device).get_state().numpy())
+
+
+def _of_torch(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
+    cpu, cuda = torch.default_generator, torch.cuda.default_generators
+    return generator or (cuda[device.index or 0] if device.type == "cuda" else cpu)
+
+
+def seed_of(generator: Source, device: torch.device) -> object:
+    """Return what a generator, as above, was seeded by; it is secret."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.seed_seq
+    return _of_torch(generator, device).initial_seed()
+
+
+def guessable(seed: object) -> Guessable | None:
+    """Return why a seed can be guessed; None: no reason is known."""
+    number = getattr(seed, "entropy", seed)
+    if number == _NEVER_SEEDED:
+        return "default"
+    return "below 2^32" if isinstance(number, int | np.integer) and number < 1 << 32 else None
 
 
 def _flat(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

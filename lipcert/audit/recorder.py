@@ -222,13 +222,14 @@ class Recorder:
             std: standard deviation by group, as it is added; empty if no noise is drawn after all.
             generator: what it is drawn from; None is the global generator of the device.
         """
-        twin = tape.current()
+        twin, seed = tape.current(), observation.seed_of(generator, self._device)
         if twin is not None:
             self._generator = generator
-            twin.seeded(generator)
+            twin.seeded(seed)
             twin.seed_all(generator)
         stds = dict(table("recorder: std", std, number))
-        self._flight.note(noise=Noise(stds, self.state_of(generator)) if stds else None)
+        noise = Noise(stds, self.state_of(generator), observation.guessable(seed))
+        self._flight.note(noise=noise if stds else None)
 
     def state_of(self, generator: torch.Generator | np.random.Generator | None) -> str:
         """Return a digest of the state of a generator; None: of the global one of the device."""
@@ -273,7 +274,7 @@ class Recorder:
         }
         if not twin.batches:
             twin.relation = Neighbouring.REPLACE_ONE
-        twin.seeded(self._generator)
+        twin.seeded(observation.seed_of(self._generator, self._device))
         twin.released(
             self._clean,
             noised,

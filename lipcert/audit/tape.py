@@ -207,14 +207,9 @@ class Tape:
             if kind not in self.random and None not in {value, own} and value != own:
                 self.differ(f"{kind} by what the data hold", own=kind)
 
-    def seeded(self, generator: object) -> None:
-        """Note the seed of the generator of the noise; None: that of torch."""
-        seed: object = torch.initial_seed()
-        if isinstance(generator, torch.Generator):
-            seed = generator.initial_seed()
-        elif isinstance(generator, np.random.Generator):
-            seed = repr(generator.bit_generator.seed_seq)
-        self.draws("the noise: its generator is seeded", seed)
+    def seeded(self, seed: object) -> None:
+        """Note the seed of the generator of the noise."""
+        self.draws("the noise: its generator is seeded", repr(seed))
 
     def loads(self, examples: int, sampler: object = None) -> None:
         """Note that batches are about to be drawn from this many examples."""

@@ -23,7 +23,8 @@ def prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_directions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How near ε from below comes to the one above is a matter of its own tests."""
-    if request.node.path.name != "test_epsilon.py":
+    """How near ε from below comes to the one above is a matter of its own tests, and documented of
+    loops."""
+    if request.node.path.name not in {"test_epsilon.py", "test_loop_faults.py"}:
         check = import_module("lipcert.audit.checks.epsilon")
         monkeypatch.setattr(check, "_DIRECTIONS", 64)

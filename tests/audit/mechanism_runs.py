@@ -238,7 +238,7 @@ def _rank(folder: Path, way: Way, fault: Fault, network: Network, number: int) -
 
 def _train(way: Way, fault: Fault, ranks: list[Rank]) -> None:
     random = np.random.default_rng(way.seed)
-    generator = torch.Generator().manual_seed(way.seed)
+    generator = torch.Generator().manual_seed((1 << 40) + way.seed)
     data = torch.from_numpy(random.standard_normal((POOL, SIZES[0])).astype(np.float32))
     data = data / data.norm(dim=1, keepdim=True) * 0.999
     labels = torch.from_numpy(random.integers(0, SIZES[2], POOL))

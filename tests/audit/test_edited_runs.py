@@ -235,6 +235,10 @@ def one_generator(parts: list[Part]) -> None:
         part.step = replace(part.step, noise=parts[2].step.noise)
 
 
+def never_seeded(parts: list[Part]) -> None:
+    parts[3].step = replace(parts[3].step, noise=replace(parts[3].step.noise, seed="default"))
+
+
 def one_step_more(parts: list[Part]) -> None:
     fresh = {n: RANDOM.standard_normal(z.shape) for n, z in parts[0].z.items()}
     said = replace(parts[0].step.noise, generator="0" * 32)
@@ -265,6 +269,7 @@ FAULTS: dict[str, tuple[Edit, str]] = {
     "less noise than accounted for": (states(lambda _, s: 0.9 * s), "LC311"),
     "noise by the size": (states(lambda part, s: s * BATCH / max(4, len(part.plain))), "LC311"),
     "one state of the generator": (one_generator, "LC315"),
+    "a generator that was never seeded": (never_seeded, "LC315"),
     "mean over the batch": (each(lambda part: part.adds(part.singles, len(part.singles))), "LC317"),
     "a smaller divisor": (each(lambda part: part.adds(part.singles, 0.8 * BATCH)), "LC312"),
     "a sum for a mean": (each(lambda part: part.adds(part.singles, 1.0)), "LC312"),

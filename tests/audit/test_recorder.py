@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lipcert
+from lipcert.audit.observation import guessable, seed_of
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Close, Reduction, Resume
@@ -485,3 +486,11 @@ def test_a_step_within_a_step_is_one(tmp_path: Path) -> None:
     assert recorder.step == 3
     steps = list(read_trace(tmp_path / "t").steps())
     assert all(step.batches and step.gradients.applied for step in steps)
+
+
+def test_only_seeds_that_can_be_guessed_are_named() -> None:
+    torch.manual_seed(7)
+    small = None, torch.Generator().manual_seed(42), np.random.default_rng(42)
+    every = torch.Generator(), *small, torch.Generator().manual_seed(1 << 52)
+    found = [guessable(seed_of(generator, torch.device("cpu"))) for generator in every]
+    assert found == ["default", *["below 2^32"] * 3, None]

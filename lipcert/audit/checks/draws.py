@@ -41,6 +41,7 @@ probability q; under Poisson sampling independently of the others, without repla
 uniform subset of B. Compared:
 
     levels, spread  of the numbers of batches that examples are in, as above
+    labels     V of the numbers of draws of each label, in each batch and in all
     sets       how often examples of a set are drawn, two-sided: 2, 4, … 64 parts of the data,
                every m-th example, m = 2 … 16, from each place on, and those of each label
     neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, two-sided, for all t, even t,
@@ -253,7 +254,7 @@ def member_tests(
     is_ordered: bool = True,
     labels: _Numbers | None = None,
 ) -> Iterator[ChanceTest]:
-    """Yield the rarest observation of each of the seven tests.
+    """Yield the rarest observation of each of the nine tests.
 
     is_ordered: whether examples are numbered as in the data set. labels: of all of them, if known.
     """
@@ -273,6 +274,13 @@ def member_tests(
         yield _sets(dataset, rate, drawn, steps, labels)
         other = rate if is_poisson else max(0.0, (rate * dataset - 1.0) / (dataset - 1))
         yield _apart(dataset, rate * other, members)
+    if labels is not None:
+        _, label, held = np.unique(labels, return_inverse=True, return_counts=True)
+        of_each = np.stack([np.bincount(label[i], minlength=len(held)) for _, i in members])
+        for counts in (of_each, of_each.sum(axis=0, keepdims=True)):
+            laws = zip(steps // len(counts) * held, counts.T, strict=True)
+            laws_of = [(n, rate, k, np.ones_like(k)) for n, k in laws]
+            yield _spread(laws_of, "the {} numbers of draws of one label", more)
     if len(members) > 1:
         yield _neighbours(dataset, members)
         yield pair_test(dataset, members, range(len(members)))

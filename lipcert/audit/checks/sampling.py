@@ -35,8 +35,8 @@ from lipcert.audit.trace.records import Resume
 from lipcert.errors import NoVerdictError
 from lipcert.privacy.plan import Sampling
 
-OF_EACH: Final = SHARE / 11.0
-"""The share of each test: four are of sizes, seven of members."""
+OF_EACH: Final = SHARE / 13.0
+"""The share of each test: four are of sizes, nine of members."""
 _CHECK: Final = Check(
     "LC311",
     "schedule",

@@ -16,8 +16,10 @@ and in the first 24 of them between
                every shift
     elsewhere  the same for tensors of two consecutive releases
     values     of all four: whether they have magnitudes in common (`repeated_values`)
+    together   the noises on every two tensors, those of all releases at once, in units of their
+               deviations, at every shift: the shortest first
 
-Each noise contributes its first 2²⁰ entries there; each of the four stops when it has compared 2²³.
+Each noise contributes its first 2²⁰ entries there; each of the five stops when it has compared 2²³.
 At most 2²³ entries are held for that, 2²² of one release; of other noises the first 2048.
 
 Each noise z is also compared by its magnitudes: y with P(|Z| ≤ |z|) = P(Y ≤ y) has independent
@@ -38,12 +40,12 @@ Noises are given with what rounding may have added to them; the result is the sh
 are most similar, their cosine there, and a bound of its probability.
 
 The statistic: two noises a, b of p and q entries: at each shift, a segment of a meets one of b, of
-m entries each. If b is Gaussian of any size and independent of a, the direction of its segment is
-uniform, and (1 + c)/2 has the distribution Beta((m − 1)/2, (m − 1)/2) exactly. One noise a with
-itself, k entries further on: let i run over those places for which ⌊i/k⌋ is even. Then i + k is in
-a block for which it is odd, so that the segments a[i] and a[i + k] share no entry and are
-independent; the same holds for the other half of the places, and each of the two halves is a test
-like that of two noises.
+m entries each; of several releases together, the segments of all of them are one of m entries. If b
+is Gaussian of any size and independent of a, the direction of its segment is uniform, and (1 + c)/2
+has the distribution Beta((m − 1)/2, (m − 1)/2) exactly. One noise a with itself, k entries further
+on: let i run over those places for which ⌊i/k⌋ is even. Then i + k is in a block for which it is
+odd, so that the segments a[i] and a[i + k] share no entry and are independent; the same holds for
+the other half of the places, and each of the two halves is a test like that of two noises.
 
 A fast Fourier transform examines all shifts, in rounded arithmetic. It only chooses; the
 probability is computed from the segments themselves. What rounding to the stored type may have
@@ -64,7 +66,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, pairwise, product
 from typing import Final
@@ -80,7 +82,8 @@ from lipcert.audit.checks.chance import SHARE, ChanceTest
 from lipcert.audit.checks.noise import AddedNoise, added_noises
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun, run_check
 from lipcert.audit.checks.repeated_values import Values
-from lipcert.audit.records import Check, CheckReport
+from lipcert.audit.records import Check
+from lipcert.audit.trace.records import Noise
 from lipcert.core.program import FloatArray
 
 SHORTEST: Final = 8
@@ -95,16 +98,19 @@ _ROWS: Final = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Noise, or its beginning, and a bound of what rounding added to it, entry by entry."""
+    """Noise, or its beginning, and a bound of what rounding added to it, entry by entry.
+
+    Of several releases, one in each row.
+    """
 
     noise: FloatArray
     moved: FloatArray
 
     def __len__(self) -> int:
-        return len(self.noise)
+        return int(self.noise.shape[-1])
 
     def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> Piece:
-        return Piece(self.noise[places].copy(), self.moved[places].copy())
+        return Piece(self.noise[..., places].copy(), self.moved[..., places].copy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class Correlation:
 
 def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
     """Return the correlation of two independent segments of one size m ≥ 2."""
-    a, b, e, f = first.noise, second.noise, first.moved, second.moved
+    a, b, e, f = map(np.ravel, (first.noise, second.noise, first.moved, second.moved))
     product = float(a @ b)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     slack = float(np.abs(a) @ f + e @ np.abs(b) + e @ f)
@@ -187,8 +193,8 @@ def own_correlation(piece: Piece) -> Correlation:
 def _between(
     a: FloatArray, start: npt.NDArray[np.int64], stop: npt.NDArray[np.int64]
 ) -> FloatArray:
-    """Return Σ a² over each of these ranges."""
-    sums = np.concatenate([[0.0], np.cumsum(np.square(a))])
+    """Return Σ a² over each of these ranges, of all rows."""
+    sums = np.concatenate([[0.0], np.cumsum(np.square(np.atleast_2d(a)).sum(axis=0))])
     found: FloatArray = sums[stop] - sums[start]
     return found
 
@@ -205,13 +211,13 @@ def _most_alike(
     They are ranked by the exponent of the probability. start, stop: of the places of the first
     noise that meet one of the second.
     """
-    a, b = first.noise, second.noise
-    size = next_fast_len(len(a) + len(b) - 1, real=True)
-    products = irfft(np.conj(rfft(a, size)) * rfft(b, size), size)[shift % size]
+    a, b = np.atleast_2d(first.noise), np.atleast_2d(second.noise)
+    size = next_fast_len(len(first) + len(second) - 1, real=True)
+    products = irfft((np.conj(rfft(a, size)) * rfft(b, size)).sum(axis=0), size)[shift % size]
     squares = _between(a, start, stop) * _between(b, start + shift, stop + shift)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.nan_to_num(np.square(products) / squares, nan=0.0, posinf=0.0)
-    score = -(stop - start - 1) * np.log1p(-np.minimum(share, _ALMOST))
+    score = -(len(a) * (stop - start) - 1) * np.log1p(-np.minimum(share, _ALMOST))
     few = min(_LOOKED_AT, len(score))
     chosen = np.argpartition(score, -few)[-few:]
     return np.asarray(chosen[np.argsort(score[chosen])], dtype=np.int64)
@@ -325,14 +331,15 @@ _ENTRIES: Final = 1 << 23
 class _Drawn:
     """Noise on one tensor in one release.
 
-    what: whether it is that noise, or its magnitudes.
+    what: whether it is that noise, or its magnitudes. std: 0 if it is not stated.
     """
 
     step: str
     tensor: str
     what: str
+    std: float
     piece: Piece
-    values: Values | None
+    values: Values | None = None
 
 
 _Release = Mapping[str, _Drawn]
@@ -342,21 +349,20 @@ _Pair = tuple[_Drawn, _Drawn]
 @run_check(_CHECK)
 def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     """Report equal states, the least probable noises, or a pass."""
-    noises = ((run.name(step), step.noise) for step in run.steps if step.noise is not None)
-    stated = [(name, noise.generator) for name, noise in noises if noise.generator]
+    noises = [(run.name(s), s.noise) for s in run.steps if s.noise and s.noise.generator]
     releases, sketches = _recorded(run)
     tests = [*_shifted(releases), *(test for item in sketches for test in item.tests())]
-    if len(stated) < 2 and not tests:
+    yield from _states(noises)
+    if len(noises) < 2 and not tests:
         yield "no two steps record the state of the generator or their noise"
         return
-    yield from _equal_states(stated)
     share = SHARE / max(len(tests), 1)
     rare = [test for test in tests if test.is_too_rare(share)]
     worst = min(rare, key=lambda test: (test.kind == "values", test.log_chance), default=None)
     if worst is not None:
         yield worst.failed(_CHECK)
     yield _CHECK.passed(
-        f"the noise of {len(stated)} steps was drawn from different states of the generator, and "
+        f"the noise of {len(noises)} steps was drawn from different states of the generator, and "
         f"in {len(tests)} comparisons of recorded noises none are correlated"
         f"{_power(sketches, share)}"
     )
@@ -372,11 +378,20 @@ def _power(sketches: Iterable[Sketches], share: float) -> str:
     return text + (f" ({name}; {seen[-1][0]:.2g} on {seen[-1][1]})" if len(seen) > 1 else "")
 
 
-def _equal_states(stated: Iterable[tuple[str, str]]) -> Iterator[CheckReport]:
-    """Report the first state that comes twice. stated: steps, and the states of their noise."""
-    first: dict[str, str] = {}
-    for name, state in stated:
-        if (before := first.setdefault(state, name)) != name:
+def _states(noises: Sequence[tuple[str, Noise]]) -> Iterator[Finding]:
+    """Report the first state that comes twice, and seeds that can be guessed.
+
+    noises: with the steps at which they are stated.
+    """
+    seeds = {noise.seed: name for name, noise in reversed(noises)}
+    if name := seeds.get("below 2^32"):
+        yield f"whether the noise is secret: at {name} it has a seed below 2³², which may be known"
+    if name := seeds.get("default"):
+        why = "was never seeded: torch begins all alike, so that anyone can draw this noise"
+        yield _CHECK.failed(f"the generator of the noise of {name} {why}", name)
+    first: dict[str | None, str] = {}
+    for name, noise in noises:
+        if (before := first.setdefault(noise.generator, name)) != name:
             yield _CHECK.failed(
                 f"the noise of {name} is drawn from the state of the generator from which that of "
                 f"{before} was drawn",
@@ -410,7 +425,7 @@ def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
                 size = size if is_held else min(size, _WINDOW)
                 held[at] += size
                 own = Values.of(item, size) if what == _NOISE else None
-                drawn = _Drawn(item.step, item.tensor, what, piece[:size], own)
+                drawn = _Drawn(item.step, item.tensor, what, std or 0.0, piece[:size], own)
                 found.setdefault(at, {})[name] = drawn
     return [found[at] for at in sorted(found)], list(sketches.values())
 
@@ -445,7 +460,7 @@ def _shifted(releases: list[_Release]) -> Iterator[ChanceTest]:
             yield one.values.in_other(one.values, f"two parts of {name}", one.step, _WHOLE)
     within = (combinations(release.values(), 2) for release in releases)
     elsewhere = (product(one.values(), other.values()) for one, other in pairwise(releases))
-    pairs_of = [(_same_tensor(releases), _WHOLE)]
+    pairs_of = [(_same_tensor(releases), _WHOLE), (_together(releases), _WHOLE)]
     pairs_of += [(chain.from_iterable(parts), _WINDOW) for parts in (within, elsewhere)]
     for pairs, most in pairs_of:
         for one, other in _affordable(pairs, most):
@@ -467,11 +482,27 @@ def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
                     yield first[name], second[name]
 
 
+def _together(releases: list[_Release]) -> Iterator[_Pair]:
+    """Yield the noises on every two tensors, those of all releases at once, shortest first."""
+    names = releases[0] if releases else ()
+    full = (n for n in names if all(n in one and one[n].std for one in releases))
+    found = [_stacked([one[name] for one in releases]) for name in full]
+    return combinations(sorted(found, key=lambda item: len(item.piece)), 2)
+
+
+def _stacked(row: Sequence[_Drawn]) -> _Drawn:
+    """Return several noises on one tensor as one, in units of their deviations."""
+    size = min(len(item.piece) for item in row)
+    noise = np.stack([item.piece.noise[:size] / item.std for item in row])
+    moved = np.stack([item.piece.moved[:size] / item.std for item in row])
+    return replace(row[0], step=f"{len(row)} steps", piece=Piece(noise, moved), values=None)
+
+
 def _affordable(pairs: Iterable[_Pair], most: int) -> Iterator[_Pair]:
     """Yield pairs of one kind until `_ENTRIES` are compared, at most this many of each noise."""
     entries = 0
     for first, second in (pair for pair in pairs if pair[0].what == pair[1].what):
-        entries += min(len(first.piece), most) + min(len(second.piece), most)
+        entries += sum(item.piece.noise[..., :most].size for item in (first, second))
         if entries > _ENTRIES:
             return
         yield first, second

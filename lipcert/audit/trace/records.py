@@ -154,16 +154,22 @@ class Batch:
     name: ExamplesName | None = None
 
 
+Guessable: TypeAlias = Literal["default", "below 2^32"]
+"""Why a seed can be guessed: it is the one that torch gives all new generators, or small. The seed
+itself is never recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
     """Noise that the run said it would add: its standard deviation by group.
 
     generator: digest of the state from which its generator starts; two steps or ranks with the same
-    digest draw the same noise.
+    digest draw the same noise. seed: of the generator, if it can be guessed.
     """
 
     std: Mapping[str, float]
     generator: str | None = None
+    seed: Guessable | None = field(default=None, metadata=_OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)

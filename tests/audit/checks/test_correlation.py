@@ -42,12 +42,12 @@ def test_the_best_shift_is_that_of_brute_force(p: int, q: int, seed: int, other:
 
 
 def test_chances_of_independent_noises_are_those_said() -> None:
-    """Of 400 pairs, and of 400 noises with themselves, at all shifts."""
+    """Of 400 pairs, three releases together, and of 400 noises with themselves, at all shifts."""
     likes = []
     for seed in range(400):
-        a, b = normal(90, 2 * seed), normal(60, 2 * seed + 1)
-        likes.append((best_correlation(piece(a), piece(b)), own_correlation(piece(a))))
-    assert {tuple(like.tests for like in both) for both in likes} == {(90 + 60 - 1, 2 * 89)}
+        a, b = (normal(3 * size, 2 * seed + size % 4).reshape(3, size) for size in (90, 61))
+        likes.append((best_correlation(piece(a), piece(b)), own_correlation(piece(a[0]))))
+    assert {tuple(like.tests for like in both) for both in likes} == {(90 + 61 - 1, 2 * 89)}
     pairs, selves = np.array([[like.tests * like.chance for like in both] for both in likes]).T
     for found in (pairs, selves):
         assert np.mean(found < 0.05) < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 400)
@@ -83,6 +83,15 @@ def test_what_is_said_of_the_power() -> None:
         copied = factor * math.isqrt(count)
         b[:copied] = a[:copied]
         assert (best_correlation(piece(a), piece(b)).chance < SHARE / 1e7) == is_found
+
+
+def test_noises_of_several_releases_are_one() -> None:
+    """Too weak a copy is found together, far from the beginning."""
+    many = normal(6 * 40_000, 6).reshape(6, -1)
+    few = 0.5 * many[:, 30_000:30_100] + math.sqrt(0.75) * normal(600, 7).reshape(6, -1)
+    assert best_correlation(piece(few[0]), piece(many[0])).chance > SHARE / 1e5
+    found = best_correlation(piece(few), piece(many))
+    assert (found.shift, found.chance < 1e-30) == (30_000, True)
 
 
 def test_rounding_is_no_evidence() -> None:

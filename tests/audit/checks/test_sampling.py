@@ -98,11 +98,11 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
             )
         else:
             sized = size_tests(200, 0.1, sizes) if way is Sampling.POISSON else iter(())
-            seen = member_tests(200, 0.1, members, way)
+            seen = member_tests(200, 0.1, members, way, labels=LABELS[:200])
         every = [*sized, *seen]
         found.append([item.log_chance for item in every])
     below = np.mean(np.array(found) < math.log(0.05), axis=0)
-    assert below.shape == ({Sampling.POISSON: 11, BINS: 4}.get(way, 6),)
+    assert below.shape == ({Sampling.POISSON: 13, BINS: 4}.get(way, 8),)
     assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 120))
     assert np.min(found) > math.log(SHARE)
 
@@ -118,6 +118,16 @@ def poisson(random: np.random.Generator, _: int) -> np.ndarray:
 
 def without_a_label(random: np.random.Generator, step: int) -> np.ndarray:
     return np.setdiff1d(poisson(random, step), np.flatnonzero(LABELS == 2))
+
+
+def by_label(random: np.random.Generator, _: int) -> np.ndarray:
+    """Examples of two of four labels are drawn at 1.3 times the rate of the others."""
+    return np.flatnonzero(random.random(POOL) < RATE * np.where(LABELS < 2, 1.13, 0.87))
+
+
+def alike_in_all_batches(random: np.random.Generator, _: int) -> np.ndarray:
+    parts = (np.flatnonzero(label == LABELS) for label in range(4))
+    return np.concatenate([random.choice(part, BATCH // 4, replace=False) for part in parts])
 
 
 def fixed(random: np.random.Generator, _: int) -> np.ndarray:
@@ -234,6 +244,13 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
         ),
         (POISSON, planted("an eighth of the data never"), 10, "0 draws are from part 7 of 8"),
         (POISSON, without_a_label, 10, "0 draws are of the examples of label 2"),
+        (POISSON, by_label, 70, "the 4 numbers of draws of one label vary too much"),
+        (
+            POISSON,
+            alike_in_all_batches,
+            60,
+            "the 240 numbers of draws of one label vary too little",
+        ),
         (POISSON, every_eighth_never, 10, "0 draws are of every 8th example, from 0 on"),
         (FIXED, with_some_always(fixed), 20, "3 of 400 examples are in 20 or more of 20"),
         (FIXED, fixed_from_a_fifth, 6, "examples"),

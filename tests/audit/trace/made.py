@@ -11,6 +11,7 @@ from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.privacy.plan import Sampling
 
 SHAPES = {"w": (4, 3), "b": (4,)}
+SEEDS: tuple[records.Guessable | None, ...] = None, "default", "below 2^32"
 MANIFEST = records.Manifest(
     versions={"lipcert": "0", "torch": "2"},
     ranks=1,
@@ -75,7 +76,7 @@ def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -
             ),
         ),
         learning_rates=(0.1, 0.01),
-        noise=records.Noise({"all": 0.3}, f"state {number}"),
+        noise=records.Noise({"all": 0.3}, f"state {number}", SEEDS[number % 3]),
         arithmetic=records.Arithmetic("cpu", "float32", "bfloat16", True, False, True),
         generators={"torch": f"torch state {number}"},
         weights_before=put(writer, before) if detail else None,
