@@ -81,7 +81,7 @@ class WindowFact(FactLine):
         OverflowError where one is too large."""
         kernels = kernels_of(proof, layers)
         layout = Layout.of([kernel.frame for kernel in kernels])
-        if not min(*self.levels, *self.scales) > 0.0:
+        if not min((*self.levels, *self.scales), default=0.0) > 0.0:
             raise ValueError("a level or a scale is not positive")
         ties, diagonal = [np.zeros(layout.own[0].shape)], [np.zeros(layout.own[0].shape[:2])]
         rest = Fraction(0)

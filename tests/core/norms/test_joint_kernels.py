@@ -281,7 +281,13 @@ def test_what_a_window_needs() -> None:
     assert 1.0 <= follows(proof, line) <= 1.01
     assert math.isinf(follows(one_layer([1.0], least=-1e-9), line))
     assert math.isinf(follows(proof, replace(line, gain=line.gain * (1.0 - 1e-3))))
-    for more in ({"levels": (0.0,)}, {"scales": (1.0,)}, {"ties": ((1.0, 1.0),)}, {"added": ()}):
+    for more in (
+        {"levels": (0.0,)},
+        {"scales": (1.0,)},
+        {"scales": ()},
+        {"ties": ((1.0, 1.0),)},
+        {"added": ()},
+    ):
         assert math.isinf(follows(proof, replace(line, **more)))
     huge = line_of([1e308], [0.0])
     assert math.isinf(follows(one_layer([1.0], [10.0]), huge))
