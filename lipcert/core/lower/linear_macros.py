@@ -1,4 +1,4 @@
-"""Steps that are one with the step before them: biases, factors and moves.
+"""Merge steps into the step before them: biases, factors and moves.
 
 As in `macros`, every rule is an identity of real functions, for the numbers in the file.
 """
@@ -13,7 +13,7 @@ from lipcert.core.program import Conv, Dense, Move, Scale, Shift, Step, then
 
 
 def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """A shift per output of a matrix, or per channel of a convolution, is its bias."""
+    """Merge a shift per output of a matrix, or per channel of a convolution, into its bias."""
     if not isinstance(step.op, Shift) or rewriter.readers.get(step.inputs[0]) != 1:
         return None
     name = step.inputs[0]
@@ -32,7 +32,7 @@ def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """A number that a rule here introduced, and another one, are one number."""
+    """Merge two scalings by one number each, if the first depends on no tensor of the file."""
     inner = rewriter.made(step.inputs[0], Scale) if isinstance(step.op, Scale) else None
     if inner is None or not isinstance(step.op, Scale) or inner[0].factor.sources:
         return None
@@ -48,7 +48,7 @@ def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """One selection of entries after another is one."""
+    """Merge two selections of entries, one after the other, into one."""
     inner = rewriter.made(step.inputs[0], Move) if isinstance(step.op, Move) else None
     if inner is None or not isinstance(step.op, Move):
         return None

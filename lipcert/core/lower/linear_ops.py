@@ -1,4 +1,4 @@
-"""Products of two values in numpy's sense, one of which may be constant."""
+"""Lower products of two values in numpy's sense, one of which may be constant."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def _permuted(call: Call, value: Data, order: list[int]) -> Data:
 
 
 def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
-    """The last axis times a vector: a matrix of one row, whose axis of size 1 is dropped."""
+    """Multiply the last axis by a vector: a matrix of one row, whose axis of size 1 is dropped."""
     if weight.place is not None:
         raise Unsupported(FIXED)
     row = weight.rearranged(lambda entries: entries.reshape(1, -1), None)
@@ -25,12 +25,12 @@ def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
 
 
 def _turned(weight: Constant) -> Constant:
-    """A matrix, transposed."""
+    """Return the transpose of a matrix."""
     return weight.rearranged(np.transpose, None)
 
 
 def _matrix(weight: Constant, rank: int) -> Constant:
-    """A matrix, perhaps behind axes of size 1; `rank` is that of the value it multiplies."""
+    """Return a matrix without leading axes of size 1. rank: of the value that it multiplies."""
     if weight.place is not None:
         raise Unsupported(FIXED)
     if len(weight.shape) < 2 or len(weight.shape) > rank:
@@ -39,7 +39,7 @@ def _matrix(weight: Constant, rank: int) -> Constant:
 
 
 def matmul(call: Call) -> Value:
-    """A product in numpy's sense; one factor may be constant, and the same for every example."""
+    """Lower MatMul; one factor may be constant, and the same for every example."""
     first, second = call.value(0), call.value(1)
     if isinstance(first, Data) and isinstance(second, Data):
         return _product(call, first, second)
@@ -71,7 +71,7 @@ def matmul(call: Call) -> Value:
 
 
 def _is_stack(weight: Constant) -> bool:
-    """Whether there are several matrices."""
+    """Whether the constant holds several matrices."""
     return any(size != 1 for size in weight.shape[:-2])
 
 
@@ -82,7 +82,7 @@ def _stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
 
 
 def _product(call: Call, first: Data, second: Data) -> Data:
-    """Both computed from the input: the batch lies on the same axis before the matrices."""
+    """Multiply two values of the data; the batch lies on the same axis before the matrices."""
     if min(len(first.shape), len(second.shape)) < 2:
         raise Unsupported("a product of vectors")
     for value in (first, second):

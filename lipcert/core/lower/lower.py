@@ -1,11 +1,12 @@
-"""From a model to a `Program`.
+"""Lower a model to a `Program`.
 
 Contract: in real arithmetic, the steps compute what the file computes for a batch of one example.
-Of several outputs, they then put the entries of each one after another, into one row.
-Shapes that the file states of its results are compared with those that its nodes have here.
+The entries of several outputs are then put one after another into one row. Shapes that the file
+states for its results are compared with those computed here.
+
 If `batch_proved`, moreover, for a batch of any size N, entry i of the output is this function of
 entry i of the input: the first dimension of the input is read as N, and every rule keeps the
-examples apart (`values`). A model of which a rule says that it does not is refused. A model whose
+examples apart (`values`). A model is refused if a rule finds that it mixes examples. A model whose
 sizes are fixed, so that no rule can follow N, is read as one example at a time; so is one whose
 batch has the fixed size 1, if its nodes only move entries of the batch, such as x[0].
 """
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 _VERSIONS: Final = range(7, 27)
 _SPELT: Final = frozenset({"untruth", "hiding", "own", "pair"})
-"""kinds of values of which a step has others than the tensor of the file"""
+"""Kinds of values for which a step computes other numbers than the tensor of the file."""
 
 
 def lower(model: Model, *outputs: str) -> p.Program:
-    """The program of one output, or of several, joined; `Unsupported` with the node and why."""
+    """Return the program of one or several outputs; raise `Unsupported` with node and reason."""
     version = model.opset.get("", 0)
     if version not in _VERSIONS:
         raise Unsupported(
@@ -57,7 +58,7 @@ def lower(model: Model, *outputs: str) -> p.Program:
 def _live(
     model: Model, outputs: Sequence[str], *, batched: bool
 ) -> tuple[list[tuple[int, Node]], Set[str]]:
-    """The nodes that outputs are computed from, with their positions, and the names they read."""
+    """Return the nodes that outputs depend on, with their positions, and the names they read."""
     nodes = list(enumerate(model.nodes))
     if any(node.op_type == "If" for node in model.nodes):
         from lipcert.core.lower.branches import Splicer  # noqa: PLC0415  for such models only
@@ -72,7 +73,7 @@ def _live(
 
 
 def _sources(model: Model, names: Set[str]) -> list[Input]:
-    """The inputs among these names, of which the first dimensions are one and all others fixed."""
+    """Return the inputs among these names; their first dimensions agree, all others are fixed."""
     inputs = [item for item in model.inputs if item.name in names]
     if not inputs:
         raise Unsupported("the output depends on 0 inputs instead of one")
@@ -88,7 +89,7 @@ def _sources(model: Model, names: Set[str]) -> list[Input]:
 
 
 def _fault(source: Input) -> str:
-    """What is wrong with an input; "" for none."""
+    """Return what is wrong with an input, or ""."""
     if not source.dtype.startswith(("float", "bfloat", "int", "uint")):
         return "does not hold numbers"
     if source.dtype == "uint64":  # int64, which whole numbers become, would make some negative
@@ -100,7 +101,7 @@ def _fault(source: Input) -> str:
 
 
 def _starts(sources: Sequence[Input], *, batched: bool) -> Iterator[Data]:
-    """The inputs for one example, or for all of a fixed batch."""
+    """Yield the inputs, for one example or for all of a fixed batch."""
     for source in sources:
         first, *rest = source.dims or ("",)
         size = first if isinstance(first, int) and not batched else 1
@@ -152,11 +153,10 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
 
 
 class Walk:
-    """The values of the nodes so far, beginning with initializers and, optionally, inputs.
+    """The values of the nodes so far, starting with initializers and, optionally, inputs.
 
-    nodes: those that are to be walked, with their positions in the file. count: the fixed size of
-    the batch, if examples are read as ones of it. guards: of values that jump, and of the functions
-    that are written with such.
+    nodes: those to walk, with their positions in the file. count: the fixed batch size, if its
+    examples are read one by one. guards: handle values that jump, and functions written with them.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Walk:
 
     @classmethod
     def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
-        """The walk to outputs, from the inputs that they depend on."""
+        """Return the walk to these outputs, from the inputs that they depend on."""
         nodes, names = _live(model, outputs, batched=batched)
         sources = _sources(model, names)
         first = (sources[0].dims or ("",))[0]
@@ -195,12 +195,12 @@ class Walk:
 
     @classmethod
     def over(cls, model: Model, *, batched: bool) -> Walk:
-        """The walk over all nodes, from all inputs that hold numbers of fixed shape."""
+        """Return the walk over all nodes, from all inputs of numbers with fixed shapes."""
         starts = _starts([item for item in model.inputs if not _fault(item)], batched=batched)
         return cls(model, enumerate(model.nodes), *starts, batched=batched, count=None)
 
     def node(self, node: Node, position: int) -> None:
-        """Add the outputs of a node, or of the branch that a constant condition chooses."""
+        """Add the outputs of a node, or those of the branch that a constant condition chooses."""
         if node.op_type == "If" and not node.domain:
             from lipcert.core.lower.branches import lower_branch  # noqa: PLC0415  for such alone
 
@@ -211,7 +211,7 @@ class Walk:
             self.guards.lower(node, lambda made: self._lower(made, position))
 
     def known(self, name: str) -> Value:
-        """A value, or why there is none."""
+        """Return a value, or raise the reason for which there is none."""
         if name not in self.values:
             if self.guards is not None and name in self.guards.jumps:
                 raise refused(self.guards.jumps[name], Unsupported(JUMPS))
@@ -268,9 +268,9 @@ class Walk:
 
 
 def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | None) -> None:
-    """Refuse a shape other than the file states. count: the fixed size of its batch, if it is one.
+    """Refuse a shape that differs from the file's. count: the file's fixed batch size, if any.
 
-    Where the batch may be of any size, the file may state it for one size.
+    If the batch may be of any size, the file may state the shape for one size.
     """
     sizes = list(value.shape)
     own = -1 if value.place is None else value.place.axis
@@ -287,7 +287,7 @@ def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | N
 
 
 def _check_finite(step: p.Step, model: Model) -> None:
-    """Refuse infinities: only a mask, which is part of an attention, may hold infinities."""
+    """Refuse infinities, except in a mask that is part of an attention."""
     if step.op.hides:
         return
     known = all(is_finite(x.lo) and is_finite(x.hi) for x in p.operands(step.op))
@@ -296,7 +296,7 @@ def _check_finite(step: p.Step, model: Model) -> None:
 
 
 def _covered(raw: Sequence[p.Step], steps: Sequence[p.Step], walk: Walk) -> tuple[str, ...]:
-    """What became of each node; of one that jumps, a part of the function around it."""
+    """Return what became of each node; one that jumps is a part of the function around it."""
     final, used = {step.node for step in steps}, {step.node for step in raw}
     read = {*(step.output for step in raw[-1:]), *(name for step in raw for name in step.inputs)}
     result = []

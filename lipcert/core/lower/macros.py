@@ -1,4 +1,4 @@
-"""Layers that exporters write as several nodes, recombined.
+"""Recombine layers that exporters write as several nodes.
 
 Every rule is an identity of real functions, for the numbers in the file: a gate with the float32
 number next to 1/√2 is a GELU between two scalings by numbers next to 1.
@@ -28,20 +28,20 @@ _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "Shift": ("linear_macros.bias",),
     "sqrt": ("norm_macros.length",),
 }
-"""by the kind of the last step, or its function: what is tried first stands first"""
+"""The rules by the kind of the last step, or its function, in the order of trial."""
 _BEHIND: Final[Mapping[str, Set[str]]] = {
     "Add": {"ReduceSum"},
     "Move": {"Move"},
     "Scale": {"Scale"},
     "Shift": {"Conv", "Dense"},
 }
-"""steps that are put together with one of these right before them, if with any"""
+"""The kinds that must stand right before a step of this kind for a rule to apply."""
 
 
 def rewritten(
     raw: tuple[Step, ...], starts: Sequence[Data], output: str, sink: Sink
 ) -> tuple[Step, ...]:
-    """The steps with layers in place of their spellings."""
+    """Return the steps, with layers recombined where exporters spelt them out."""
     makers = {step.output: step for step in raw}
     if not any(_names(step, makers) for step in raw):
         return raw
@@ -56,7 +56,7 @@ def _kind(step: Step) -> str:
 
 
 def _names(step: Step, makers: Mapping[str, Step]) -> tuple[str, ...]:
-    """The names of the rules that may put a step together with those before it."""
+    """Return the names of the rules that may combine a step with those before it."""
     kind, before = _kind(step), {_kind(makers[name]) for name in step.inputs if name in makers}
     if kind in _BEHIND and before.isdisjoint(_BEHIND[kind]):
         return ()
@@ -64,5 +64,5 @@ def _names(step: Step, makers: Mapping[str, Step]) -> tuple[str, ...]:
 
 
 def _rules(step: Step, makers: Mapping[str, Step]) -> list[Rule]:
-    """These rules, loaded when there is such a step."""
+    """Return these rules, which are loaded only when there is such a step."""
     return [cast("Rule", member("lower", name)) for name in _names(step, makers)]

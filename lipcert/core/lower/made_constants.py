@@ -1,4 +1,4 @@
-"""Constants that nodes make from sizes and numbers."""
+"""Lower nodes that make constants from sizes and numbers."""
 
 import math
 from fractions import Fraction
@@ -13,11 +13,11 @@ from lipcert.core.lower.values import FIXED, VARIES, Constant, Value, check_size
 from lipcert.core.program import Place
 
 _EXACT = 1 << 24
-"""up to here float32 holds the whole numbers"""
+"""Up to this number, float32 represents all whole numbers."""
 
 
 def filled(call: Call) -> Value:
-    """One number everywhere, for every example if a size grows."""
+    """Lower ConstantOfShape: one number everywhere, for every example if a size grows."""
     sizes = call.constant(0)
     tensor = call.tensor("value")
     number = np.zeros(1) if tensor is None else tensor.values().reshape(-1)
@@ -36,9 +36,9 @@ def filled(call: Call) -> Value:
 
 
 def numbers_from(call: Call) -> Value:
-    """Numbers from, to, step: whole ones, or reals start + i·step.
+    """Lower Range: whole numbers, or reals start + i·step.
 
-    From 0 to N in steps of 1, the number i of each example.
+    From 0 to N in steps of 1, they are the numbers i of the examples.
     """
     if not call.constant(0).is_float:
         (stop,), (grows,) = call.constant(1).sizes()
@@ -68,7 +68,7 @@ def numbers_from(call: Call) -> Value:
 
 
 def one_hot(call: Call) -> Value:
-    """One of two numbers at the place that an index names, the other one elsewhere."""
+    """Lower OneHot of constants: one number at the place that an index names, another elsewhere."""
     places, depth, values = call.constant(0), int(call.number(1)), call.constant(2)
     axis = call.integer("axis", -1)
     values.check_fixed()
@@ -86,7 +86,7 @@ def one_hot(call: Call) -> Value:
 
 
 def identity_matrix(call: Call) -> Value:
-    """Ones on a diagonal, of the shape of a constant."""
+    """Lower EyeLike: ones on a diagonal, in the shape of a constant."""
     like, code = call.constant(0), call.integer("dtype", 0)
     real = np.dtype(np.float64)
     kinds = {0: like.lo.dtype, 1: real, 10: real, 11: real}

@@ -1,4 +1,4 @@
-"""Masked means that exporters write as several nodes, recombined."""
+"""Recombine masked means that exporters write as several nodes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from lipcert.core.program import IndexArray, Move, ReduceSum, Shape, Step
 class _Origin:
     """Entry k of a value is entry index[k] of another, after comparisons with single numbers.
 
-    comparisons: each limit, and whether it is one from below; the last one first.
+    comparisons: each limit, and whether it is a lower one; the last comparison first.
     """
 
     name: str
@@ -25,7 +25,7 @@ class _Origin:
 
 
 def masked_mean(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """Σ x·m/max(Σ m, floor), if each sum of the mask is over the entries that meet that of x.
+    """Recombine Σ x·m/max(Σ m, floor), if each sum of the mask covers the entries that meet x's.
 
     Proof: both sums of the mask are over the same entries of one value that it is computed from.
     """
@@ -45,7 +45,7 @@ def masked_mean(rewriter: Rewriter, step: Step) -> list[Step] | None:
     for x, mask in (factors[1].inputs, factors[1].inputs[::-1]):
         own = _origin(rewriter, mask)
         if (own.name, own.comparisons) != (shown.name, shown.comparisons) or not own.comparisons:
-            continue  # it is no mask: a sum of other numbers may have a slope
+            continue  # not a mask: a sum of other numbers may have a slope
         if rewriter.shapes[x] != shape or len(rewriter.shapes[mask]) != len(shape):
             continue
         met = _terms(own, shape, top[0].axes)[read.reshape(-1)]
@@ -58,7 +58,7 @@ def masked_mean(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _moved(rewriter: Rewriter, name: str) -> _Origin:
-    """The source of a moved value."""
+    """Return the source of a moved value."""
     index = indices(rewriter.shapes[name])
     while True:
         found = rewriter.made(name, Move)
@@ -68,7 +68,7 @@ def _moved(rewriter: Rewriter, name: str) -> _Origin:
 
 
 def _origin(rewriter: Rewriter, name: str) -> _Origin:
-    """The source of a moved and compared value."""
+    """Return the source of a moved and compared value."""
     found = _moved(rewriter, name)
     step = rewriter.made(found.name, Compare)
     if step is None or not step[0].limits.size or (step[0].limits != step[0].limits.flat[0]).any():
@@ -79,7 +79,7 @@ def _origin(rewriter: Rewriter, name: str) -> _Origin:
 
 
 def _terms(mask: _Origin, shape: Shape, axes: Shape) -> IndexArray:
-    """For each entry of a sum over axes of a value of this shape, the entries of the origin."""
+    """Return, for each entry of a sum over axes in this shape, the summed entries of the origin."""
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     full = np.broadcast_to(mask.index, check_size(shape)).transpose(*kept, *axes)
     return full.reshape(math.prod(shape[axis] for axis in kept), -1)

@@ -1,4 +1,4 @@
-"""Entries in other places: tables of their numbers, arrangements, and what broadcasting makes."""
+"""Move entries: index tables, arrangements, and broadcasting."""
 
 import math
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ _TABLES: WeakValueDictionary[int, IndexArray] = WeakValueDictionary()
 
 
 def indices(shape: Shape) -> IndexArray:
-    """The flat index of every entry of a tensor of this shape.
+    """Return the flat index of every entry of a tensor of this shape.
 
-    All tensors of one size share one table as long as somebody uses it: it cannot be written to,
-    and what is a view of it takes no room.
+    All tensors of one size share one read-only table as long as it is used, and views of it take no
+    memory.
     """
     size = math.prod(check_size(shape))
     table = _TABLES.get(size)
@@ -32,9 +32,9 @@ def indices(shape: Shape) -> IndexArray:
 
 
 def arrange(call: Call, value: Value, act: Arrange, place: Place | None, copies: int = 1) -> Value:
-    """The entries as `act` arranges them, none of them more than `copies` times.
+    """Return the entries as `act` arranges them, none of them more than `copies` times.
 
-    Where none is left of data, the tensor does not depend on it.
+    If no entry of the data is left, the result does not depend on the data.
     """
     if isinstance(value, Constant):
         return value.rearranged(act, place, copies)
@@ -45,7 +45,7 @@ def arrange(call: Call, value: Value, act: Arrange, place: Place | None, copies:
 
 
 def permute(call: Call, value: Value, order: Sequence[int]) -> Value:
-    """Axis k of the result is axis order[k]; the batch axis goes where the order puts it."""
+    """Transpose: axis k of the result is axis order[k], and the batch axis moves with it."""
     if sorted(order) != list(range(len(value.shape))):
         raise Unsupported("the axes are not a permutation")
     place = value.place and Place(list(order).index(value.place.axis), value.place.before)
@@ -53,21 +53,21 @@ def permute(call: Call, value: Value, order: Sequence[int]) -> Value:
 
 
 def move(call: Call, value: Value, index: IndexArray, place: Place | None) -> Value:
-    """Entry k of the result is entry index[k] of the value, or 0 where that is −1."""
+    """Return the value whose entry k is entry index[k] of the given one, or 0 if that is −1."""
     if isinstance(value, Constant):
         return gathered(value, index, place)
     return moved(call, value, index, place)
 
 
 def moved(call: Call, value: Data, index: IndexArray, place: Place | None) -> Data:
-    """`move` of data; where nothing changes, the value itself."""
+    """Return `move` of data; if nothing changes, the value itself."""
     if index.shape == value.shape and np.array_equal(index, indices(value.shape)):
         return Data(value.name, value.shape, place)
     return call.step(Move(index), value, shape=index.shape, place=place)
 
 
 def gathered(value: Constant, index: IndexArray, place: Place | None) -> Constant:
-    """Entry k is entry index[k] of the constant, or 0 where that is −1."""
+    """Return `move` of a constant: entry k is entry index[k], or 0 if that is −1."""
 
     def taken(array: Array) -> Array:
         return np.append(array.reshape(-1), np.zeros(1, array.dtype))[index]
@@ -77,7 +77,7 @@ def gathered(value: Constant, index: IndexArray, place: Place | None) -> Constan
 
 
 def names_own(value: Value, axis: int, places: Constant) -> bool:
-    """Whether places along the axis of the batch are all in the part of their own example.
+    """Whether all places along the batch axis lie in the part of their own example.
 
     Proof: with S entries for each example side by side, those of example i begin at S·i.
     """
@@ -88,7 +88,7 @@ def names_own(value: Value, axis: int, places: Constant) -> bool:
 
 
 def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
-    """The common shape of tensors combined entry by entry, and the place of the batch in it.
+    """Return the common shape of tensors combined entry by entry, and the batch's place in it.
 
     Proof: all that depend on N have its dimension before·N·after on the same axis of the result,
     and all others are repeated along that axis, so an entry of example i meets those of example i.

@@ -1,4 +1,4 @@
-"""Norms and normalizations that exporters write as several nodes, recombined.
+"""Recombine norms and normalizations that exporters write as several nodes.
 
 As in `macros`, every rule is an identity of real functions, for the numbers in the file.
 """
@@ -14,7 +14,7 @@ from lipcert.core.program import Activation, Add, Centre, Move, ReduceSum, Step
 
 
 def length(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """√(Σx² + c) with one number c ≥ 0."""
+    """Recombine √(Σx² + c) with one number c ≥ 0."""
     if not isinstance(step.op, Activation) or step.op.name != "sqrt":
         return None
     offset, total = rewriter.shifted(step.inputs[0]) or (None, step.inputs[0])
@@ -30,7 +30,7 @@ def length(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def normalize(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """d/√(mean of d² + ε), where d may be x less its mean over the same axes."""
+    """Recombine d/√(mean of d² + ε), where d may be x minus its mean over the same axes."""
     value, under = _over_root(rewriter, step)
     offset, total = rewriter.shifted(under) or (None, "")
     mean = rewriter.made(total, ReduceSum)
@@ -49,7 +49,7 @@ def normalize(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _over_root(rewriter: Rewriter, step: Step) -> tuple[str, str]:
-    """d and t for a value d/√t."""
+    """Return d and t for a value d/√t, or two empty names."""
     if isinstance(step.op, Divide):
         root = rewriter.function(step.inputs[1], "sqrt")
         return (step.inputs[0], root[1]) if root else ("", "")
@@ -66,13 +66,13 @@ def _over_root(rewriter: Rewriter, step: Step) -> tuple[str, str]:
 
 
 def _centred(rewriter: Rewriter, value: str, axes: tuple[int, ...]) -> str | None:
-    """x, where the value is x less its mean over the axes."""
+    """Return x if the value is x minus its mean over the axes, else None."""
     found = rewriter.made(value, Centre)
     return found[1].inputs[0] if found is not None and found[0].axes == axes else None
 
 
 def centre(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """x less its mean over axes."""
+    """Recombine x minus its mean over axes."""
     if not isinstance(step.op, Add) or step.op.signs != (1, -1):
         return None
     x, average = step.inputs
@@ -83,9 +83,9 @@ def centre(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def divide_by_norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """x over its norm times a number, or over a floor where that is larger.
+    """Recombine x over its norm times a number, or over a floor where the floor is larger.
 
-    Without a floor x/‖x‖ has no value at 0, where the step has 0.
+    Without a floor x/‖x‖ has no value at 0, where the step has the value 0.
     """
     if not isinstance(step.op, Divide):
         return None
@@ -107,7 +107,7 @@ def divide_by_norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _unstretched(rewriter: Rewriter, name: str) -> str:
-    """The value that a move only repeats along axes, as broadcasting would."""
+    """Return the value that a move only repeats along axes, as broadcasting would."""
     move = rewriter.made(name, Move)
     if move is None:
         return name

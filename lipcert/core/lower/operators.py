@@ -1,4 +1,4 @@
-"""The supported operators, and the rule of each, which is loaded when a node needs it."""
+"""The supported operators and their rules, which are loaded when a node needs them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from lipcert.core.reader.records import Node
 from lipcert.core.registry import Registry
 
 REALS: Final = frozenset({1, 10, 11, 16})
-"""types of real numbers, as a Cast names them"""
+"""The real types, by their number in ONNX, as in the attribute `to` of a Cast."""
 Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
 def spelt(kind: str) -> str:
-    """The function of an operator, where it has the same name: "gather_nd" for GatherND."""
+    """Return an operator's name as the name of its function: "gather_nd" for GatherND."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower()
 
 
@@ -47,7 +47,7 @@ LAYOUT: Final = Registry("lower", {
     "size_ops.size_of": "Size",
     "stacks.added_blocks": "Col2Im",
 }, spelt)  # fmt: skip
-"""operators that treat constants as they treat values"""
+"""Rules of operators that treat constants and data alike."""
 DATA: Final = Registry("lower", {
     "axis_ops.normalization": "LayerNormalization RMSNormalization",
     "axis_ops.reduction": "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
@@ -82,12 +82,12 @@ DATA: Final = Registry("lower", {
     "truth.largest_place": "ArgMax ArgMin",
     "truth.opposite": "Not",
 }, spelt)  # fmt: skip
-"""operators on values that are computed from the input"""
+"""Rules of operators on values that are computed from the input."""
 
 
 COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 JUMPING: Final = COMPARISONS | {"IsNaN", "Sign"}
-"""operators that jump, and may still be part of a function that does not (`guards`)"""
+"""Operators that jump, but may be part of a function that does not (`guards`)."""
 JUMPS: Final = "its output jumps, so no bound exists; end the network before it"
 UNSUPPORTED: Final = (
     "the operator is not supported; end the network before it, or write it in others"
@@ -95,7 +95,7 @@ UNSUPPORTED: Final = (
 
 
 def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
-    """The rule of a node, by its operator and the kinds of its inputs."""
+    """Return the rule of a node, by its operator and the kinds of its inputs."""
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     if kind in LAYOUT:
         return cast(Rule, LAYOUT[kind])

@@ -1,4 +1,4 @@
-"""Where, Max, Min and Pow: of two values, entry by entry, of which one may be constant."""
+"""Lower Where, Max, Min and Pow of two values, entry by entry; one may be constant."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ from lipcert.core.program import Concat, Operand, ReduceMax, Scale
 
 
 def choice(call: Call) -> Value:
-    """Where; with a constant condition m: m·a + (1 − m)·b, or x + (0 or −inf)."""
+    """Lower Where; with a constant condition m it is m·a + (1 − m)·b, or x + (0 or −inf)."""
     if isinstance(call.value(0), Data):
         from lipcert.core.lower.truth import chosen  # noqa: PLC0415  for such masks only
 
@@ -59,7 +59,7 @@ def choice(call: Call) -> Value:
 
 
 def extremum(call: Call) -> Value:
-    """Max and Min: of the data, then with every constant."""
+    """Lower Max and Min: first of the data, then with every constant."""
     check_alike(call)
     shape, place = broadcast(call.values())
     smallest = call.node.op_type == "Min"
@@ -86,9 +86,9 @@ def _limited(call: Call, value: Data, limit: Constant, *, smallest: bool) -> Dat
 
 
 def _larger(call: Call, first: Data, second: Data, *, smallest: bool) -> Data:
-    """The extremum of two values, side by side on a new last axis.
+    """Return the maximum or minimum of two values, side by side on a new last axis.
 
-    One stack serves the maximum and the minimum of a pair.
+    The maximum and the minimum of a pair share one stack.
     """
     shape, place = broadcast((first, second))
     pair = (min(first.name, second.name), max(first.name, second.name))

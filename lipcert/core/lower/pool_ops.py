@@ -1,4 +1,4 @@
-"""Pools over windows."""
+"""Lower pools over windows."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from lipcert.core.program import AveragePool, MaxPool, Op, Shape, Window
 
 
 def pool(call: Call) -> Value:
-    """A pool over windows of each channel."""
+    """Lower a pool over windows of each channel."""
     value = images(call)
     sizes = value.shape[2:]
     window, end = windows(call, sizes, tuple(call.integers("kernel_shape") or ()))
@@ -37,7 +37,7 @@ def pool(call: Call) -> Value:
 
 
 def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, Window]:
-    """The padding that counts as zeros of the value, so that entries beyond it do not count."""
+    """Return the value with its padding as zeros, so that only entries beyond that do not count."""
     widths = [(0, 0), (0, 0), *zip(window.before, end, strict=True)]
     check_size(tuple(size + sum(pad) for size, pad in zip(value.shape, widths, strict=True)))
     index = np.pad(indices(value.shape), widths, constant_values=-1)
@@ -45,7 +45,7 @@ def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, 
 
 
 def _check_covered(window: Window, sizes: Shape) -> None:
-    """Refuse a pool with a window in the padding only."""
+    """Refuse a pool with a window that lies entirely in the padding."""
     for axis, size in enumerate(sizes):
         check_size((window.outputs[axis], window.taps[axis]))
         places = range(0, window.taps[axis] * window.dilations[axis], window.dilations[axis])

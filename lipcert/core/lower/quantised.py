@@ -1,7 +1,7 @@
-"""Quantised numbers that do not depend on the input: (q − z)·s, with a whole number q of the file.
+"""Lower quantised numbers that do not depend on the input: (q − z)·s, q a whole number in the file.
 
-They are constants of the architecture: no training changes q, and that of a scale s, which rounds q
-anew, is not followed.
+They are constants of the architecture: training does not change q, and training of a scale s, which
+would round q anew, is not followed.
 """
 
 import numpy as np
@@ -15,12 +15,12 @@ from lipcert.core.lower.reals import interval
 from lipcert.core.lower.values import FIXED, Array, Constant, Value
 
 _EXACT = 1 << 29
-"""times a float32, whole numbers below are exact in float64"""
+"""A whole number below this, times a float32, is exact in float64."""
 
 
 def dequantised(call: Call) -> Value:
-    """DequantizeLinear of constants, with a scale for all entries, for each place of an axis, or
-    for blocks along one."""
+    """Lower DequantizeLinear of constants, with one scale, one for each place of an axis, or one
+    for each block along an axis."""
     numbers, scale = call.constant(0), call.constant(1)
     axis, block = call.integer("axis", 1), call.integer("block_size", 0)
     if call.integer("output_dtype", 1) not in {0, *REALS} or not scale.is_float:
@@ -48,7 +48,7 @@ def dequantised(call: Call) -> Value:
 
 
 def _whole(constant: Constant) -> Array:
-    """Its numbers in int64, in which no difference of two of them overflows."""
+    """Return the numbers as int64, in which the difference of two of them does not overflow."""
     constant.check_fixed()
     kind = constant.lo.dtype
     if constant.lo is not constant.hi or kind.kind not in "iu" or kind.itemsize > 4:
@@ -57,7 +57,7 @@ def _whole(constant: Constant) -> Array:
 
 
 def _spread(numbers: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
-    """One number, a vector along an axis, or one number for each block along it, everywhere."""
+    """Broadcast one number, a vector along an axis, or one number per block along an axis."""
     rank = len(shape)
     if len(numbers.shape) <= 1 and numbers.size == 1:
         return np.broadcast_to(numbers.reshape(()), shape)

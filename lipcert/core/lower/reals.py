@@ -1,4 +1,4 @@
-"""Constants that a node holds, and as real numbers in intervals; the operators on them."""
+"""Read constants in nodes, and constants as intervals of reals; list the operators on them."""
 
 import math
 from typing import Any, Final
@@ -39,11 +39,11 @@ CONSTANTS: Final = Registry("lower", {
     "quantised.dequantised": "DequantizeLinear com.microsoft.DequantizeLinear",
     "size_ops.joined": "Concat",
 }, spelt)  # fmt: skip
-"""operators on constants alone, besides those of `operators.LAYOUT`"""
+"""Rules of operators on constants alone, besides those of `operators.LAYOUT`."""
 
 
 def constant(call: Call) -> Value:
-    """The number, numbers or tensor in the node."""
+    """Lower Constant: return the number, numbers or tensor in the node."""
     name = call.node.outputs[0]
     found: npt.NDArray[Any]
     if call.given("value"):
@@ -65,12 +65,12 @@ def constant(call: Call) -> Value:
 
 
 def sum_of_sources(*constants: Constant) -> dict[str, float]:
-    """All sources, of which the result is not known to be a linear function."""
+    """Return all sources, for a result that is not known to be linear in them."""
     return {name: math.inf for item in constants for name in item.sources}
 
 
 def interval(constant: Constant) -> Interval:
-    """Where its entries lie; real numbers only."""
+    """Return the interval of the entries; refuse constants that are not real."""
     constant.check_fixed()
     if not constant.is_float:
         raise Unsupported("constants of different types are combined")
@@ -78,7 +78,7 @@ def interval(constant: Constant) -> Interval:
 
 
 def quotient(constant: Constant) -> Interval:
-    """1/c, exactly where c is a power of two."""
+    """Enclose 1/c; it is exact if c is a power of two."""
     known = interval(constant)
     if (known.lo <= 0.0).any() and (known.hi >= 0.0).any() and _may_vanish(known):
         raise Unsupported("a divisor may be 0")

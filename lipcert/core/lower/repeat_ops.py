@@ -1,4 +1,4 @@
-"""Ops that repeat entries along axes, for constants and data alike."""
+"""Lower operators that repeat entries along axes, for constants and data alike."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from lipcert.core.program import Place, Shape
 
 
 def expand(call: Call) -> Value:
-    """Broadcast to a shape; a constant may be repeated for every example.
+    """Lower Expand: broadcast to a shape; a constant may be repeated for every example.
 
-    A size that does not grow leaves the axis of the batch as it is.
+    A size that does not grow leaves the batch axis unchanged.
     """
     value, target, count = call.value(0), call.constant(1), call.sink.count
     listed, grows = target.sizes()
@@ -45,7 +45,7 @@ def expand(call: Call) -> Value:
 
 
 def _without_batch(value: Value, place: Place, sizes: Shape, count: int) -> Shape:
-    """The sizes for one example, where that of the batch axis is written for so many."""
+    """Return the sizes for one example, if that of the batch axis is written for `count`."""
     axis, size = len(sizes) + place.axis - len(value.shape), value.shape[place.axis]
     if axis < 0 or sizes[axis] != size * count:
         return sizes
@@ -53,13 +53,13 @@ def _without_batch(value: Value, place: Place, sizes: Shape, count: int) -> Shap
 
 
 def _repeated(call: Call, value: Value, shape: Shape, place: Place | None) -> Value:
-    """Along axes of size 1 and in front of the others, to a shape that is not too large."""
+    """Repeat along axes of size 1, and new axes in front, to a shape of limited size."""
     copies = math.prod(shape) // max(math.prod(value.shape), 1)
     return arrange(call, value, lambda entries: np.broadcast_to(entries, shape), place, copies)
 
 
 def _for_every_example(value: Value, grown: Sequence[int], own: int) -> Place:
-    """Of a constant that is the same for all examples, and now stretches over them.
+    """Return the batch's place in a constant that is now repeated for all examples.
 
     Proof: along the growing axis it had the size 1, so all its entries there are equal, and any
     split of that axis into before·N·after gives every example the same.
@@ -72,7 +72,7 @@ def _for_every_example(value: Value, grown: Sequence[int], own: int) -> Place:
 
 
 def tile(call: Call) -> Value:
-    """The whole tensor again and again along its axes."""
+    """Lower Tile: repeat the whole tensor along its axes."""
     value, times = call.value(0), call.constant(1)
     counts, grows = times.sizes()
     if len(counts) != len(value.shape) or min(counts, default=1) < 1:

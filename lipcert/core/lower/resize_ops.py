@@ -1,7 +1,7 @@
-"""Resize and Upsample: a selection or a matrix of weights along each axis.
+"""Lower Resize and Upsample as a selection, or a product with weights, along each axis.
 
-Where an output lies between inputs is computed as a fraction, and its weights are enclosed. An
-entry that float32 would choose otherwise than exact arithmetic has two readings, and is refused.
+The position of an output between inputs is computed as a fraction, and its weights are enclosed. If
+float32 would choose another entry than exact arithmetic, there are two readings: it is refused.
 """
 
 import math
@@ -21,14 +21,14 @@ from lipcert.core.lower.spelling import apply
 from lipcert.core.lower.values import FIXED, Constant, Value, check_size
 
 _LONGEST: Final = 1 << 14
-"""entries along an axis whose weights are computed"""
+"""Largest number of entries along an axis whose weights are computed."""
 _Number: TypeAlias = Any
-"""a fraction or a float32 number"""
+"""A fraction or a float32 number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """From `size` to `target` entries; scale is target/size or as the file states it."""
+    """An axis resized from `size` to `target` entries; scale is target/size or the file's."""
 
     size: int
     target: int
@@ -36,7 +36,7 @@ class _Axis:
     coordinates: str
 
     def position(self, place: int, kind: type[_Number] = Fraction) -> _Number:
-        """Where an output lies between the inputs, in numbers of a kind."""
+        """Return the position of an output between the inputs, as a number of this kind."""
         scale, half, whole = kind(float(self.scale)), kind(0.5), kind(place)
         if kind is Fraction:
             scale = self.scale
@@ -60,13 +60,13 @@ class _Axis:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every output lies at the input of the same number."""
+        """Whether every output lies exactly at the input with the same number."""
         return self.target == self.size and all(
             self.position(place) == place for place in range(self.target)
         )
 
     def nearest(self, rounding: str) -> list[int]:
-        """The input that each output is."""
+        """Return the input that each output selects."""
         places = [_rounded(self.position(place), rounding) for place in range(self.target)]
         found = [
             _rounded(self.position(place, np.float32), rounding) for place in range(self.target)
@@ -95,7 +95,7 @@ def _rounded(position: _Number, rounding: str) -> int:
 
 
 def resize(call: Call) -> Value:
-    """One axis after the other, which is the same as all at once."""
+    """Lower Resize axis by axis, which gives the same as all axes at once."""
     value, old = call.value(0), call.version < 11
     mode = call.text("mode", "nearest")
     coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
@@ -135,7 +135,7 @@ def resize(call: Call) -> Value:
 
 
 def _weighted(call: Call, value: Value, axis: int, matrix: Constant) -> Value:
-    """The product of a matrix [inputs, outputs] with every run along an axis."""
+    """Multiply every run along an axis by a matrix [inputs, outputs]."""
     last = len(value.shape) - 1
     swap = list(range(last + 1))
     swap[axis], swap[last] = last, axis
@@ -143,7 +143,7 @@ def _weighted(call: Call, value: Value, axis: int, matrix: Constant) -> Value:
 
 
 def _grid(call: Call, value: Value) -> list[tuple[Fraction, int]]:
-    """By how much every axis grows, and to what, from scales or from sizes."""
+    """Return the scale and the new size of every axis, from scales or from sizes."""
     rank = len(value.shape)
     given = call.integers("axes")
     named = list(range(rank)) if given is None else [axis % rank for axis in given]
@@ -172,7 +172,7 @@ def _grid(call: Call, value: Value) -> list[tuple[Fraction, int]]:
 
 
 def _scales(call: Call) -> list[float] | None:
-    """As an attribute or an input; None where the sizes are given."""
+    """Return the scales, from an attribute or an input; None if sizes are given."""
     given, position = call.reals("scales"), 2 if call.version >= 11 else 1
     if given is not None or not call.has(position) or not call.constant(position).lo.size:
         return given
@@ -185,10 +185,10 @@ def _scales(call: Call) -> list[float] | None:
 
 
 def _weights(axis: _Axis, cubic: Fraction | None, *, antialias: bool, inner: bool) -> Constant:
-    """The weights [inputs, outputs] of a curve; the edge replaces all that lies outside.
+    """Return the weights [inputs, outputs] of a curve; the edge replaces inputs outside.
 
-    cubic: as of `_curve`. antialias: the curve is stretched where an axis shrinks. inner: what lies
-    outside does not count.
+    cubic: as `a` in `_curve`. antialias: stretch the curve where an axis shrinks. inner: inputs
+    outside do not count.
     """
     check_size((axis.size, axis.target))
     if max(axis.size, axis.target) > _LONGEST:
@@ -213,7 +213,7 @@ def _weights(axis: _Axis, cubic: Fraction | None, *, antialias: bool, inner: boo
 
 
 def _curve(distance: Fraction, a: Fraction | None) -> Fraction:
-    """Of an input at a distance: the hat function, or the cubic spline with the slope a at 1."""
+    """Weigh an input at a distance, by the hat function or the cubic spline with slope a at 1."""
     d = distance
     if a is None:
         return max(1 - d, Fraction(0))

@@ -1,9 +1,9 @@
-"""Rewriter: looks at the steps before one, and replaces it by others that compute the same value.
+"""Rewriter: replace a step, seen with those before it, by steps that compute the same value.
 
 Invariant: a rule returns steps whose last one computes, in real arithmetic, exactly the value of
 the step it replaces, from values that are still computed. A value without readers is dropped, so a
-value that has another reader stays; it gets a name of its own, because its cotangent misses the
-paths that now bypass it, and so is not that of the tensor of the file.
+value with another reader stays; it gets a new name, because its cotangent misses the paths that now
+bypass it, and so differs from that of the tensor of the file.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _Kind = TypeVar("_Kind", bound=Op)
 
 
 def number_in(factor: Interval) -> Fraction | None:
-    """The number of an interval that holds one alone."""
+    """Return the number of an interval that contains only one, else None."""
     same = factor.lo.reshape(-1)[0] == factor.hi.reshape(-1)[0]
     return Fraction(float(factor.lo.reshape(-1)[0])) if same else None
 
 
 def product(*factors: Interval) -> Interval:
-    """The product of numbers known as intervals, exact where it is a float64."""
+    """Return the product of numbers given as intervals; it is exact if it is a float64."""
     result = ONE
     for factor in factors:
         left, right = number_in(result), number_in(factor)
@@ -56,7 +56,7 @@ def product(*factors: Interval) -> Interval:
 
 
 class Rewriter:
-    """The steps rewritten so far."""
+    """Rewrites steps in order, and keeps the steps that it has rewritten so far."""
 
     def __init__(self, starts: Mapping[str, Shape], raw: Sequence[Step], sink: Sink) -> None:
         self.sink = sink
@@ -77,7 +77,7 @@ class Rewriter:
         rules: Callable[[Step, Mapping[str, Step]], list[Rule]],
         output: str,
     ) -> tuple[Step, ...]:
-        """Every step, or its replacement by the first rule that applies."""
+        """Return the steps, each replaced by the first rule that applies, if any."""
         for old in raw:
             spend()
             step = replace(old, inputs=tuple(self._same.get(name, name) for name in old.inputs))
@@ -96,7 +96,7 @@ class Rewriter:
         return self._renamed(needed_steps(self.steps, output), output)
 
     def _tried(self, rule: Rule, step: Step) -> list[Step] | None:
-        """The replacement of a step by a rule; steps that it no longer reads are bypassed."""
+        """Return a rule's replacement of a step; values that it no longer reads are bypassed."""
         self._seen.clear()
         found = rule(self, step)
         if found is not None:
@@ -104,7 +104,7 @@ class Rewriter:
         return found
 
     def _renamed(self, steps: tuple[Step, ...], output: str) -> tuple[Step, ...]:
-        """With other names for the values that were passed by and are still computed."""
+        """Return the steps, with new names for values that are bypassed but still computed."""
         kept = {step.output for step in steps} & self._passed - {output}
         names = {name: self.sink.fresh(name) for name in sorted(kept)}
         return tuple(
@@ -128,45 +128,45 @@ class Rewriter:
         return np.array_equal(step.op.sources, indices(step.shape))
 
     def made(self, name: str, kind: type[_Kind]) -> tuple[_Kind, Step] | None:
-        """The step that computes a value, if it is of this kind."""
+        """Return the op and the step that computes a value, if it is of this kind."""
         self._seen.add(name)
         step = self._producers.get(name)
         return (step.op, step) if step is not None and isinstance(step.op, kind) else None
 
     def function(self, name: str, *kinds: str) -> tuple[Activation, str] | None:
-        """The function and its argument, if a value is one of these functions of another."""
+        """Return the function and its argument, if a value is one of these functions of another."""
         found = self.made(name, Activation)
         return (found[0], found[1].inputs[0]) if found and found[0].name in kinds else None
 
     def scaled(self, name: str) -> tuple[Operand | None, str]:
-        """c and x for a value c·x with one number c; otherwise None and the value itself."""
+        """Return c and x for a value c·x with one number c; otherwise None and the value itself."""
         found = self.made(name, Scale)
         if found is None or found[0].factor.lo.size != 1:
             return None, name
         return found[0].factor, found[1].inputs[0]
 
     def shifted(self, name: str) -> tuple[Operand, str] | None:
-        """c and x for a value x + c with one number c."""
+        """Return c and x for a value x + c with one number c, else None."""
         found = self.made(name, Shift)
         if found is None or found[0].offset.lo.size != 1:
             return None
         return found[0].offset, found[1].inputs[0]
 
     def swallow(self, *operands: Operand | None) -> None:
-        """These numbers are part of a function now, and parameters no longer."""
+        """Record that these numbers are now part of a function, and no longer parameters."""
         for operand in operands:
             self.sink.untracked.update({} if operand is None else operand.sources)
 
 
 def as_interval(operand: Operand | None) -> Interval:
-    """The one number of an operand; 1 where there is none."""
+    """Return the one number of an operand; 1 if there is no operand."""
     if operand is None:
         return ONE
     return Interval(operand.lo.reshape(()), operand.hi.reshape(()))
 
 
 def as_operand(factor: Interval, rank: int) -> Operand:
-    """A number, for a value of this rank."""
+    """Return a number as an operand, for a value of this rank."""
     low = factor.lo.reshape((1,) * rank)
     return Operand(low, low if number_in(factor) is not None else factor.hi.reshape((1,) * rank))
 

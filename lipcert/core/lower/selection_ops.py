@@ -1,4 +1,4 @@
-"""Ops that select, repeat or surround entries along axes other than the batch axis."""
+"""Lower operators that select, repeat or pad entries along axes other than the batch axis."""
 
 import math
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from lipcert.core.program import Embedding, IndexArray, Move, Operand, Place, Sh
 CHOSEN = "it selects by numbers that are computed from the data"
 
 _ENDLESS = 2**31 - 1
-"""the end of a slice that stands for the end of the axis"""
+"""A slice that ends here or later reaches to the end of the axis."""
 
 
 def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:
-    """Entries of one axis, which is not that of the batch."""
+    """Select entries along one axis, which is not the batch axis."""
     check_kept(value, (axis,))
     if isinstance(places, range):
         return arrange(call, value, _ranged(axis, places), value.place)
@@ -31,21 +31,21 @@ def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:
 
 
 def _ranged(axis: int, places: range) -> Arrange:
-    """Entries at a range of places that lie within the axis."""
+    """Return the arrangement that selects a range of places within the axis."""
     stop = places.stop if places.stop >= 0 else None
     chosen = (*[slice(None)] * axis, slice(places.start, stop, places.step))
     return lambda entries: entries[chosen if len(places) else (*chosen[:-1], slice(0, 0))]
 
 
 def _taken(call: Call, value: Value, axis: int, places: IndexArray, place: Place | None) -> Value:
-    """Entries at places that lie within the axis, which their axes replace."""
+    """Select entries at places within the axis; the axes of the places replace it."""
     check_size((*value.shape[:axis], places.size, *value.shape[axis + 1 :]))
     copies = int(np.bincount(places.reshape(-1)).max()) if places.size else 0
     return arrange(call, value, lambda entries: np.take(entries, places, axis), place, copies)
 
 
 def slice_(call: Call) -> Value:
-    """Ranges of entries; of the batch axis everything, in order."""
+    """Lower Slice: ranges of entries; along the batch axis only all of them, in order."""
     value = call.value(0)
     rank = len(value.shape)
     if call.version < 10:
@@ -64,7 +64,7 @@ def slice_(call: Call) -> Value:
             is_whole = stop == size if grown else stop >= _ENDLESS
             is_first = (start, stop, step, size, grown) == (0, 1, 1, 1, False)
             if is_first and isinstance(value, Constant) and not value.marks.any():
-                value = replace(value, place=None)  # what the first example has, each has
+                value = replace(value, place=None)  # every example has the entries of the first
                 continue
             if start != 0 or step != 1 or not is_whole:
                 raise Unsupported(f"it selects along the batch axis {axis}")
@@ -79,7 +79,7 @@ def slice_(call: Call) -> Value:
 
 
 def split(call: Call) -> list[Value]:
-    """The parts that a Split cuts along an axis."""
+    """Lower Split: return the parts along an axis."""
     value = call.value(0)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     check_kept(value, (axis,))
@@ -103,11 +103,11 @@ def split(call: Call) -> list[Value]:
 
 
 def gather(call: Call) -> Value:
-    """Entries of an axis at constant places, whose axes replace it; or rows of a table.
+    """Lower Gather: entries of an axis at constant places, whose axes replace it; or table rows.
 
-    Places of the data are of rows of the own example: each such part is one example of `picked`.
+    Places that depend on the data must name rows of their own example; see `picked`.
 
-    Proof, of places that are repeated for every example, or name entries of their own: each entry
+    Proof for places that are repeated for every example, or name entries of their own: each entry
     of the result lies where its place lay, behind the axes in front of the one that is read.
     """
     value, chosen = call.value(0), call.value(1)
@@ -140,7 +140,7 @@ def gather(call: Call) -> Value:
 
 
 def picked(call: Call, value: Data, places: Data) -> Value:
-    """Entries of [1, T, ...] along axis 1, one for each of whole numbers [1, ...] that name it."""
+    """Select entries of [1, T, ...] along axis 1, one for each whole number in [1, ...]."""
     count, size, rest = math.prod(places.shape), value.shape[1], value.shape[2:]
     batch = [True, False, False, False]
     flat = same_order(call, value, (1, 1, size, math.prod(rest)), batch)
@@ -151,7 +151,7 @@ def picked(call: Call, value: Data, places: Data) -> Value:
 
 
 def named(call: Call, places: Data, axis: int, size: int) -> Data:
-    """1 at the one of so many places along an axis that a whole number names, 0 at the others."""
+    """Return 1 at the place along an axis of this size that a whole number names, 0 elsewhere."""
     shape = (*places.shape[:axis], size, *places.shape[axis + 1 :])
     wide = only_data(apply(call, "Unsqueeze", places, whole(len(shape))))
     wide = expanded(call, wide, (*shape, 2), places.place)
@@ -162,7 +162,7 @@ def named(call: Call, places: Data, axis: int, size: int) -> Data:
 
 
 def one_hot(call: Call) -> Value:
-    """1 and 0, as `named` says, along a new axis."""
+    """Lower OneHot of whole numbers of the data, by `named` along a new axis."""
     places, depth, ends = call.data(), int(call.number(1)), call.constant(2)
     (axis,) = normal_axes([call.integer("axis", -1)], len(places.shape) + 1)
     if places.is_real or ends.lo is not ends.hi or ends.lo.tolist() != [0, 1] or depth < 1:
@@ -173,11 +173,11 @@ def one_hot(call: Call) -> Value:
 
 
 def picked_along(call: Call, value: Data, places: Data, axis: int) -> Data:
-    """Entries along an axis that whole numbers name, which have the length 1 there.
+    """Select the entries along an axis that whole numbers, of length 1 along it, name.
 
-    A number k, or k − T from the end of T entries, is that of the only entry that a mask shows; of
-    all other numbers, which name nothing in the file, it shows none. Proof that examples stay
-    apart: an entry of the mask lies where its number lay, and it meets entries of its example.
+    A mask shows only the entry that k, or k − T from the end of T entries, names; for all other
+    numbers, which name nothing in the file, it shows none. Proof that examples stay apart: an entry
+    of the mask lies where its number lay, and it meets entries of its example.
     """
     mask = named(call, places, axis, value.shape[axis])
     full, place = broadcast((value, mask))
@@ -187,9 +187,10 @@ def picked_along(call: Call, value: Data, places: Data, axis: int) -> Data:
 
 
 def _note_rows(sink: Sink, name: str, rows: int) -> None:
-    """Note that whole numbers choose rows of a table with so many.
+    """Record that whole numbers choose among this many rows of a table.
 
-    Steps only move them, or add where their rows begin; numbers of the data are others elsewhere.
+    This is followed back through steps that only move the numbers, or add the first row of their
+    part; other steps change the numbers.
     """
     makers = {step.output: step for step in sink.steps}
     while name in makers:
@@ -205,9 +206,9 @@ def _note_rows(sink: Sink, name: str, rows: int) -> None:
 
 
 def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
-    """Rows of a constant table at whole numbers of the data: each lies where its number lay.
+    """Select rows of a constant table by whole numbers of the data; each lies where its number lay.
 
-    Proof that examples stay apart: a row stands for each entry, behind all axes there were.
+    Proof that examples stay apart: a row replaces each entry, behind all existing axes.
     """
     is_table = len(table.shape) > 1 and table.place is None and call.integer("axis", 0) == 0
     if chosen.kind not in {"whole", "row", "flag", "count"} or not is_table:
@@ -223,7 +224,7 @@ def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
 
 
 def pad(call: Call) -> Value:
-    """Surrounded by a number, or by entries of its own; negative pads cut."""
+    """Lower Pad: surround a value by a number, or by its own entries; negative pads cut."""
     value = call.value(0)
     rank = len(value.shape)
     mode = call.text("mode", "constant")
@@ -272,7 +273,7 @@ def _padded(index: IndexArray, axis: int, begin: int, end: int, mode: str) -> In
 
 
 def top(call: Call) -> list[Value]:
-    """The largest or smallest entries along an axis, in order: sorted, and the rest dropped."""
+    """Lower TopK: sort along an axis, and keep the largest or smallest entries."""
     value = call.data()
     (axis,) = normal_axes([call.integer("axis", -1)], len(value.shape))
     count = call.integer("k", 0) if call.version < 10 else call.whole(1)[0]

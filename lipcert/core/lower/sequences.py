@@ -1,6 +1,6 @@
-"""Sequences of the parts of one value, of which later nodes take one by its position.
+"""Lower sequences of the parts of one value, from which later nodes take one by its position.
 
-torch's exporter writes `chunk` and `split` so, unless its optimiser runs.
+torch's exporter writes `chunk` and `split` this way, unless its optimiser runs.
 """
 
 from itertools import accumulate, pairwise
@@ -13,7 +13,7 @@ from lipcert.core.lower.values import Value
 
 
 def cut(call: Call) -> list[Value]:
-    """SplitToSequence: parts of given lengths, of one length, or of length 1 each."""
+    """Lower SplitToSequence: parts of given lengths, of one length, or of length 1 each."""
     value = call.value(0)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     size, keeps = value.shape[axis], call.integer("keepdims", 1)
@@ -44,7 +44,7 @@ def _parts(call: Call) -> list[Value]:
 
 
 def part(call: Call) -> Value:
-    """The part at a constant position."""
+    """Lower SequenceAt: return the part at a constant position."""
     parts, (place,) = _parts(call), call.whole(1)
     if not -len(parts) <= place < len(parts):
         raise Unsupported("its position is out of range")

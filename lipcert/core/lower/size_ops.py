@@ -1,7 +1,7 @@
-"""Sizes of tensors, which are whole numbers or multiples c·N of the batch size.
+"""Lower operators on sizes of tensors: whole numbers, or multiples c·N of the batch size.
 
-An entry that grows is c·N for every N ≥ 1 (`TIMES`). What is computed from it is followed where it
-is known for every N to be such a multiple again, or not to depend on N, and refused elsewhere.
+An entry that grows is c·N for every N ≥ 1 (`TIMES`). A result computed from it is accepted only if,
+for every N, it is again such a multiple or does not depend on N.
 """
 
 import math
@@ -24,7 +24,7 @@ def _plain(array: Array, varies: Array) -> Constant:
 
 
 def shape_of(call: Call) -> Value:
-    """Shape: the dimension that carries the batch grows with it."""
+    """Lower Shape: the dimension that carries the batch grows with it."""
     value = call.value(0)
     rank = len(value.shape)
     chosen = slice(call.integer("start", 0), call.integer("end", rank))
@@ -35,14 +35,14 @@ def shape_of(call: Call) -> Value:
 
 
 def size_of(call: Call) -> Value:
-    """Size: the number of entries."""
+    """Lower Size: the number of entries."""
     value = call.value(0)
     count = np.asarray(math.prod(value.shape), dtype=np.int64)
     return _plain(count, np.asarray(SAME if value.place is None else TIMES, dtype=np.int64))
 
 
 def joined(call: Call) -> Value:
-    """One after another along an axis that is not the batch's."""
+    """Lower Concat of constants along an axis that is not the batch axis."""
     parts = [call.constant(place) for place in range(len(call))]
     (axis,) = normal_axes([call.integer("axis", 0)], len(parts[0].shape))
     places = {part.place for part in parts}

@@ -1,9 +1,9 @@
-"""Functions of constants, and how much they change with the tensors that they are computed from.
+"""Bound how fast functions of constants change with the tensors that they are computed from.
 
-What is said of slopes holds at the numbers of the file, and says nothing of others. Where a
-function has no derivative it is one of Clarke, which is what frameworks return: of |x|, of a
-maximum, of a norm at 0. Proof: the chain rule, and ‖Σ_k J_k‖ ≤ Σ_k ‖J_k‖ for a tensor that enters
-in several ways; norms of Jacobians are those of linear maps between Euclidean spaces.
+Slopes hold only at the numbers of the file. Where a function has no derivative (|x|, a maximum, a
+norm at 0), the derivative is one of Clarke's, which is what frameworks return. Proof: the chain
+rule, and ‖Σ_k J_k‖ ≤ Σ_k ‖J_k‖ for a tensor that enters in several ways; norms of Jacobians are
+those of linear maps between Euclidean spaces.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _largest(gains: Array) -> float:
 
 
 def image_of(known: Interval, name: str, *numbers: float) -> Interval:
-    """Where a function of numbers in intervals lies."""
+    """Enclose a function of numbers that are given as intervals."""
     return function(name, numbers).image(known)
 
 
 def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
-    """A function of every entry of a constant."""
+    """Return a function of every entry of a constant, with its slopes."""
     value.check_fixed()
     if not value.is_float:
         raise Unsupported("a function of whole numbers")
@@ -54,7 +54,7 @@ def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
 
 
 def of_entries(found: Constant, value: Constant, derivative: Interval) -> Constant:
-    """`found`, a function of every entry of a constant, with slopes, by its derivatives there."""
+    """Return `found`, a function of every entry of `value`, with slopes from its derivatives."""
     passed = {}
     if value.blocks:
         from lipcert.core.lower.blocks import passed_on  # noqa: PLC0415  for such alone
@@ -66,7 +66,7 @@ def of_entries(found: Constant, value: Constant, derivative: Interval) -> Consta
 def with_blocks(
     found: Constant, slopes: Mapping[str, float], blocks: Mapping[str, Blocks]
 ) -> Constant:
-    """`found` with these slopes, or smaller ones that its blocks show."""
+    """Return `found` with these slopes, or with smaller ones that its blocks give."""
     least = dict(slopes)
     blocks = {name: item for name, item in blocks.items() if np.isfinite(item.gains).all()}
     for name, item in blocks.items():
@@ -75,7 +75,7 @@ def with_blocks(
 
 
 def chained(*parts: tuple[Constant, float]) -> Mapping[str, float]:
-    """Of a function of constants, each with a bound of the norm of its Jacobian there."""
+    """Return the slopes of a function of constants, from bounds of the norm of each Jacobian."""
     found: dict[str, float] = {}
     for constant, gain in parts:
         for name, linear in constant.sources.items():
@@ -86,12 +86,12 @@ def chained(*parts: tuple[Constant, float]) -> Mapping[str, float]:
 
 
 def repeated(constant: Constant, shape: Shape) -> float:
-    """Of the repetition of a constant to a shape: √copies."""
+    """Return the norm of repeating a constant to a shape: √copies."""
     return sqrt_up(float(math.prod(shape) // max(constant.lo.size, 1)))
 
 
 def met(own: Shape, other: Array, shape: Shape) -> float:
-    """Of x ↦ x·other entry by entry, both repeated to `shape`, for x of the shape `own`.
+    """Bound the norm of x ↦ x·other, both repeated to `shape`, for x of the shape `own`.
 
     Proof: an entry of x meets those of `other` in whose places it is repeated, and no other entry
     does: the squared norm is the largest sum of their squares. other: magnitudes.
@@ -100,7 +100,7 @@ def met(own: Shape, other: Array, shape: Shape) -> float:
 
 
 def squares_met(own: Shape, other: Array, shape: Shape) -> Array:
-    """Of each entry of x, as in `met`: ≥ the sum of the squares."""
+    """Return, for each entry of x as in `met`, an upper bound of the sum of squares it meets."""
     rank = len(shape)
     padded = (1,) * (rank - len(own)) + own
     axes = [axis for axis in range(rank) if padded[axis] == 1]

@@ -1,4 +1,4 @@
-"""Operators on the values of a node, from which composite operators are built."""
+"""Apply operators to the values of a node, to build composite operators."""
 
 from typing import Final
 
@@ -14,12 +14,12 @@ from lipcert.core.lower.values import Constant, Value
 from lipcert.core.reader.records import Attribute, AttributeValue, Node
 
 _VERSION: Final = 21
-"""the operator set in which the definitions are written"""
+"""The operator set in which the definitions are written."""
 _KINDS: Final = {int: "INT", float: "FLOAT", bytes: "STRING", tuple: "INTS"}
 
 
 def apply(call: Call, op_type: str, *values: Value, **attributes: AttributeValue) -> Value:
-    """Another operator on values of this node."""
+    """Apply another operator to values of this node."""
     given = {name: Attribute(_KINDS[type(item)], item) for name, item in attributes.items()}
     node = Node(call.node.name, op_type, "", (), call.node.outputs, given)
     inner = call.inner(node, _VERSION, values)
@@ -29,32 +29,32 @@ def apply(call: Call, op_type: str, *values: Value, **attributes: AttributeValue
 
 
 def number(value: float | Interval) -> Constant:
-    """A number of a definition."""
+    """Return a number of a definition as a constant."""
     known = value if isinstance(value, Interval) else exact(value)
     return Constant(known.lo, known.lo if known.lo == known.hi else known.hi)
 
 
 def whole(*items: int) -> Constant:
-    """A constant of sizes, axes or places."""
+    """Return a constant of whole numbers, such as sizes, axes or places."""
     array = np.asarray(items, dtype=np.int64)
     return Constant(array, array)
 
 
 def inverse_root(count: int) -> Constant:
-    """1/√n."""
+    """Enclose 1/√n in a constant."""
     root = np.sqrt(np.asarray(float(count)))
     return number(Interval(below(root), above(root)).reciprocal())
 
 
 def reduced(call: Call, op_type: str, value: Value, axes: tuple[int, ...], *, keep: bool) -> Value:
-    """A reduction over axes; over none, the value itself."""
+    """Apply a reduction over axes; without axes, return the value itself."""
     if not axes:
         return value
     return apply(call, op_type, value, whole(*axes), keepdims=int(keep))
 
 
 def reduced_axes(call: Call, value: Value) -> tuple[tuple[int, ...] | None, bool]:
-    """The axes of a Reduce node, None for none of them, and whether they stay with size 1."""
+    """Return the axes of a Reduce node (None for none), and whether they stay with size 1."""
     rank = len(value.shape)
     given = call.axes(1, 13 if call.node.op_type == "ReduceSum" else 18)
     idle, keeps = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
@@ -66,5 +66,5 @@ def reduced_axes(call: Call, value: Value) -> tuple[tuple[int, ...] | None, bool
 
 
 def without_axes(call: Call, value: Value, axes: tuple[int, ...], *, keeps: bool) -> Value:
-    """What a reduction over these axes leaves."""
+    """Drop the axes that a reduction has left with size 1, unless it keeps them."""
     return value if keeps or not axes else apply(call, "Squeeze", value, whole(*axes))

@@ -1,4 +1,4 @@
-"""Products and convolutions of a stack of values with constants, as convolutions of one image."""
+"""Lower products and convolutions of a stack with constants as convolutions of one image."""
 
 import math
 from dataclasses import astuple, replace
@@ -15,7 +15,7 @@ from lipcert.core.program import Conv, Place, Shape, Window
 
 
 def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
-    """W[h] @ x[h] (left) or x[h] @ W[h] for every position h of the stack.
+    """Return W[h] @ x[h] (left) or x[h] @ W[h] for every position h of the stack.
 
     Proof: with the positions h as groups, the entries that are summed over are the channels of
     group h, and all others are pixels; both are the same block diagonal map of the same numbers.
@@ -55,7 +55,7 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
 
 
 def only_constant(value: Value) -> Constant:
-    """What cannot depend on the data here."""
+    """Return the value as a constant; refuse one that depends on the data."""
     if isinstance(value, Data):
         raise Unsupported("it is used in a way that is not understood")
     return value
@@ -66,7 +66,7 @@ def _swapped(rank: int) -> list[int]:
 
 
 def _expanded(call: Call, value: Data, weight: Constant) -> tuple[Data, Place | None]:
-    """The value for every position of the stack, and where the batch lies in it."""
+    """Return the value for every position of the stack, and the place of the batch in it."""
     if weight.place is not None or len(value.shape) < 2:
         raise Unsupported(FIXED)
     rank = max(len(value.shape), len(weight.shape))
@@ -83,7 +83,7 @@ def _expanded(call: Call, value: Data, weight: Constant) -> tuple[Data, Place | 
 
 
 def repeated(call: Call, first: Value, second: Value) -> Value:
-    """A product in which N·h matrices are the same h for every example, and so no longer N·h."""
+    """Return a product in which N·h matrices, the same h for each example, are reduced to h."""
     wide: list[Value] = []
     for value in (first, second):
         if isinstance(value, Constant):
@@ -97,7 +97,7 @@ def repeated(call: Call, first: Value, second: Value) -> Value:
 
 
 def of_several_images(call: Call, op: Conv, value: Data, weight: Constant, shape: Shape) -> Value:
-    """Of images along axis 0: of one with an axis of positions more, where windows have one tap.
+    """Convolve images along axis 0 as one image with a further axis, where windows have one tap.
 
     shape: channels and sizes of the output. Without a place, a file of one example is read.
     """
@@ -117,10 +117,10 @@ def of_several_images(call: Call, op: Conv, value: Data, weight: Constant, shape
 
 
 def added_blocks(call: Call) -> Value:
-    """Col2Im: blocks of an image, added up where they overlap.
+    """Lower Col2Im: add up blocks of an image where they overlap.
 
-    Block [taps] at every spot is a convolution from the image with one kernel for each tap, which
-    is 1 there; this is its transpose.
+    Taking the block [taps] at every spot is a convolution of the image with one kernel for each
+    tap, which is 1 there; Col2Im is its transpose.
     """
     value, sizes, block = call.value(0), call.whole(1), call.whole(2)
     rank, taps = len(block), math.prod(block)

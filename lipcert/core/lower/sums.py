@@ -1,4 +1,4 @@
-"""Sums of values and constants, and multiples by a number, to which several operators reduce."""
+"""Sum values and constants, and multiply by a number, for several operators."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,13 +12,13 @@ from lipcert.core.program import Add, Operand, Place, Scale, Shape, Shift, then
 
 
 def _plain(number: float, rank: int) -> Operand:
-    """One number of the definition of an op."""
+    """Return one number of an operator's definition as an operand."""
     array = np.full((1,) * rank, number)
     return Operand(array, array)
 
 
 def scaled(call: Call, value: Data, factor: float) -> Data:
-    """The value times an exact number."""
+    """Multiply the value by an exact number."""
     if factor == 1.0:
         return value
     op = Scale(_plain(factor, len(value.shape)))
@@ -26,12 +26,12 @@ def scaled(call: Call, value: Data, factor: float) -> Data:
 
 
 def expanded(call: Call, value: Data, shape: Shape, place: Place | None) -> Data:
-    """Repeated along axes other than the batch's."""
+    """Repeat the value along axes other than the batch axis."""
     return moved(call, value, np.broadcast_to(indices(value.shape), shape), place)
 
 
 def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
-    """Σ ±x: data first, then a shift by every constant, or by each of the terms that it adds up."""
+    """Σ ±x: first the data, then a shift by every constant, or by each term of its sum."""
     shape, place = broadcast(values)
     data = [(v, s) for v, s in zip(values, signs, strict=True) if isinstance(v, Data)]
     if len(data) > 1:
@@ -51,7 +51,7 @@ def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
 
 
 def negative(constant: Constant) -> Constant:
-    """The same entries with the other sign."""
+    """Return the entries with the opposite sign."""
     low = -constant.hi
     high = low if constant.lo is constant.hi else -constant.lo
     acts, terms = then(constant.acts, np.negative), tuple(map(negative, constant.terms))
