@@ -1,4 +1,4 @@
-"""Guards: functions that jump, inside of continuous ones, as exporters write them.
+"""Guards: replace functions that jump inside continuous ones, as exporters write them.
 
 Input: nodes in order, and the values so far. Output: for a node that joins the pieces of a
 continuous function, nodes that compute it and do not jump. Known are
@@ -38,7 +38,7 @@ _OF_ONE: Final = frozenset(
     {"Abs", "Add", "Cast", "Clip", "Div", "Identity", "LeakyRelu", "Max", "Min", "Mul", "Neg"}
     | {"Relu", "Sub"}
 )
-"""operators whose output may be compared in place of their input"""
+"""Operators whose output may be compared instead of their input."""
 
 
 class Guards:
@@ -49,14 +49,14 @@ class Guards:
         self._values, self._sink = values, sink
         self._producers: dict[str, Node] = {}
         self._variables: dict[str, tuple[str, ...]] = {}
-        """for each part of a function, the values x of which it is one"""
+        """For each part of a function, the values x of which it is a function."""
         self._read: set[str] = set()
-        """the values behind functions that have been replaced"""
+        """The values from which functions that have been replaced were computed."""
         self._readers: dict[tuple[str, bool], Reader] = {}
 
     @property
     def parts(self) -> Set[str]:
-        """The values that jump, or are parts of functions that are written with such."""
+        """The values that jump, or are parts of functions that are written with them."""
         return self.jumps.keys() | self._variables.keys() | self._read
 
     def lower(self, node: Node, lower: Callable[[Node], None]) -> None:
@@ -72,7 +72,7 @@ class Guards:
             raise refused(node, Unsupported("its inputs have shapes that do not fit"))
 
     def _taken(self, node: Node) -> list[Node]:
-        """The nodes to lower: as it is, or those of its function; none for one that jumps."""
+        """Return the nodes to lower: this one, or those of its function; none if it jumps."""
         self._producers.update(dict.fromkeys(node.outputs, node))
         if not node.domain:
             written = self._written(node)
@@ -101,7 +101,7 @@ class Guards:
     # choices between two values ----------------------------------------------------------------
 
     def _choice(self, node: Node) -> list[Node]:
-        """Where(x > y, x, y), the comparison in any of its forms, or Where(IsNaN(x), c, x)."""
+        """Return nodes for Where(x > y, x, y), with any comparison, or Where(IsNaN(x), c, x)."""
         step = self._producers.get(node.inputs[0]) if node.inputs else None
         if node.op_type != "Where" or len(node.inputs) != 3 or step is None or step.domain:
             return []
@@ -134,10 +134,10 @@ class Guards:
     # functions of one value --------------------------------------------------------------------
 
     def _written(self, node: Node) -> list[Node]:
-        """The nodes for a function behind a comparison; none if it is not known.
+        """Return the nodes for a function behind a comparison; none if it is not known.
 
-        A node that puts a stored number beside functions that are replaced stays as it is: the
-        number may be what is trained, such as the scale of an activation.
+        A node that combines a stored number with replaced functions stays as it is: the number may
+        be trained, such as the scale of an activation.
         """
         if node.op_type not in OPERATORS or len(node.outputs) != 1:
             return []
@@ -158,7 +158,7 @@ class Guards:
         return any(isinstance(item, Constant) and item.sources for item in given)
 
     def _made(self, node: Node, x: str) -> list[Node]:
-        """Those that leave the slopes of a PRelu what they are, or with all numbers as they are."""
+        """Return nodes that keep the slopes of a PRelu a tensor, or else nodes with all numbers."""
         output = node.outputs[0]
         for symbolic in (True, False):
             reader = self._reader(x, symbolic=symbolic)
@@ -183,7 +183,7 @@ class Guards:
         return self._readers[x, symbolic]
 
     def _candidates(self, node: Node) -> Iterator[str]:
-        """The values of which the output may be a function."""
+        """Yield the values of which the output may be a function."""
         if node.op_type in COMPARISONS or node.op_type == "Sign":
             for name in node.inputs:
                 yield from self._behind(name)
@@ -192,7 +192,7 @@ class Guards:
         yield from (x for x in (known[0] if known else ()) if all(x in names for names in known))
 
     def _behind(self, name: str) -> Iterator[str]:
-        """A value, and the one that it is computed from, as long as there is one alone."""
+        """Yield a value, then the one that it is computed from, as long as there is only one."""
         for _ in range(DEPTH):
             value = self._values.get(name)
             if isinstance(value, Data) and value.is_real:

@@ -1,4 +1,4 @@
-"""Concat of values, perhaps with constants between them, of several outputs, and of inputs."""
+"""Join values (perhaps with constants between them), several outputs, and several inputs."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from lipcert.core.program import Concat, Head, IndexArray, Move, Part, Place, Pr
 from lipcert.core.reader.records import Node
 
 Numbered: TypeAlias = Sequence[tuple[int, Node]]
-"""nodes with their positions in the file"""
+"""Nodes with their positions in the file."""
 
 
 def concat(call: Call) -> Value:
-    """Data one after another, with room for constants, which are then added."""
+    """Lower Concat: join the data, with zeros where constants stand, then add the constants."""
     values = call.values()
     if isinstance(values[0], Constant) and values[0].marks.any():
         from lipcert.core.lower.truth import paired  # noqa: PLC0415  for such numbers only
@@ -61,10 +61,10 @@ def _joined(call: Call, values: Sequence[Value]) -> Data:
 def joined_outputs(
     values: Sequence[Data], names: Sequence[str], nodes: Numbered, sink: Sink
 ) -> tuple[tuple[Head, ...], Data]:
-    """The entries of several outputs of one example, one after another: [1, entries].
+    """Return the entries of several outputs of one example, one after another: [1, entries].
 
     The steps belong to the nodes that compute the outputs. Examples that are apart in every output,
-    each at its own place, are rows of the result. MixingError where they are not apart in one.
+    each at its own place, are rows of the result. Raise MixingError if they are not apart in one.
     """
     pairs = zip(names, values, strict=True)
     heads = tuple(Head(name, value.shape, value.place) for name, value in pairs)
@@ -84,7 +84,7 @@ def joined_outputs(
 
 
 def _positions(nodes: Numbered, outputs: Sequence[str]) -> list[int]:
-    """Of the nodes that compute these outputs; of the last node, for what none computes."""
+    """Return the positions of the nodes that compute these outputs; the last node's for others."""
     makers = {name: position for position, node in nodes for name in node.outputs}
     if not makers:
         raise Unsupported("no node computes the output")
@@ -94,7 +94,7 @@ def _positions(nodes: Numbered, outputs: Sequence[str]) -> list[int]:
 def with_joined_inputs(
     program: Program, starts: Sequence[Data], nodes: Numbered, sink: Sink
 ) -> Program:
-    """The program of one input [1, entries], which holds those of several one after another.
+    """Return the program with one input [1, entries] that holds several inputs in turn.
 
     The steps that take an input from it belong to the first node that reads this input. Examples
     that are apart in every input are rows of the one input.
@@ -124,7 +124,7 @@ def with_joined_inputs(
 
 
 def _readers(nodes: Numbered, covered: Sequence[str]) -> dict[str, int]:
-    """For every name, the first node that reads it and computes a value."""
+    """Return, for every name, the first node that reads it and computes a value."""
     found: dict[str, int] = {}
     for position, node in nodes:
         if covered[position] in {"step", "part"}:
@@ -136,7 +136,7 @@ def _readers(nodes: Numbered, covered: Sequence[str]) -> dict[str, int]:
 def _filled(
     call: Call, total: Data, values: Sequence[Value], axis: int, source: IndexArray
 ) -> Data:
-    """Zeros between the data where constants stand; every constant, with zeros around, added."""
+    """Put zeros between the data where constants stand, and add each constant padded by zeros."""
     length = sum(value.shape[axis] for value in values)
     whole = np.full((length, *source.shape[1:]), -1, dtype=np.int64)
     slabs: list[Constant] = []

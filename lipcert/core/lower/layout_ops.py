@@ -1,4 +1,4 @@
-"""Ops that keep the entries and change their arrangement, for constants and data alike.
+"""Lower operators that only rearrange entries, for constants and data alike.
 
 Each rule computes which entry of the input every entry of the output is, at N = 1, and the place
 of the batch in the output.
@@ -15,7 +15,7 @@ from lipcert.core.program import Place, Shape
 
 
 def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, in order."""
+    """Return the axes counted from the front, in order; refuse repeated ones."""
     if any(not -rank <= axis < rank for axis in axes):
         raise Unsupported("an axis is out of range")
     result = tuple(sorted(axis % rank for axis in axes))
@@ -37,9 +37,9 @@ def check_kept(value: Value, axes: Sequence[int]) -> None:
 
 
 def reshaped(value: Value, shape: Shape, grows: Sequence[bool]) -> Place | None:
-    """The place of the batch after a reshape to `shape`, of which the marked dimensions grow.
+    """Return the place of the batch after a reshape to `shape`, whose marked dimensions grow.
 
-    Proof: the row-major order stays, so P does. Behind the leading dimensions, whose product B
+    Proof: the row-major order stays, and so does P. Behind the leading dimensions, whose product B
     does not depend on N, the growing one is (P/B)·N·after, if B divides P and P/B divides it.
     """
     if math.prod(shape) != math.prod(value.shape):
@@ -58,7 +58,7 @@ def reshaped(value: Value, shape: Shape, grows: Sequence[bool]) -> Place | None:
 
 
 def same_order(call: Call, value: Value, shape: Shape, grows: Sequence[bool]) -> Value:
-    """The entries in the same row-major order."""
+    """Reshape a value, keeping the row-major order of its entries."""
     place = reshaped(value, shape, grows)
     return arrange(call, value, lambda entries: entries.reshape(shape), place)
 
@@ -68,10 +68,10 @@ def _batch_axis(value: Value) -> int:
 
 
 def reshape(call: Call) -> Value:
-    """Reshape: 0 copies a dimension, −1 takes the rest.
+    """Lower Reshape: 0 copies a dimension, −1 takes the rest.
 
-    A file of a fixed batch may write the size of that: it is then the one of the axis, which for
-    such a batch is before·N·after as in `reshaped`, and no other axis fits.
+    A file with a fixed batch may write its size: it belongs to the axis that for such a batch is
+    before·N·after as in `reshaped`, and no other axis fits.
     """
     value, target = call.value(0), call.constant(1)
     sizes, grows = target.sizes()
@@ -100,7 +100,7 @@ def reshape(call: Call) -> Value:
 
 
 def _completed(sizes: Sequence[int], total: int) -> Shape:
-    """The sizes, with −1 replaced by the remaining number of entries."""
+    """Return the sizes, with −1 replaced by the remaining number of entries."""
     rest = math.prod(size for size in sizes if size != -1)
     if -1 in sizes and (rest == 0 or total % rest):
         raise Unsupported("the shape does not fit")
@@ -108,7 +108,7 @@ def _completed(sizes: Sequence[int], total: int) -> Shape:
 
 
 def flatten(call: Call) -> Value:
-    """All axes before one, and all from it on, become one each."""
+    """Lower Flatten: merge all axes before one, and all axes from it on."""
     value = call.value(0)
     rank = len(value.shape)
     axis = call.integer("axis", 1)
@@ -121,7 +121,7 @@ def flatten(call: Call) -> Value:
 
 
 def squeeze(call: Call) -> Value:
-    """Axes of size 1 are dropped: all of them where none is named, as in an empty list."""
+    """Lower Squeeze: drop axes of size 1; all of them if none is named, as in an empty list."""
     value = call.value(0)
     own, axes = _batch_axis(value), call.axes(1, 13)
     if not axes:
@@ -137,7 +137,7 @@ def squeeze(call: Call) -> Value:
 
 
 def unsqueeze(call: Call) -> Value:
-    """New axes of size 1, counted in the result."""
+    """Lower Unsqueeze: insert axes of size 1, counted in the result."""
     value, given = call.value(0), call.axes(1, 13)
     if given is None:
         raise Unsupported("its axes are missing")
@@ -149,7 +149,7 @@ def unsqueeze(call: Call) -> Value:
 
 
 def transpose(call: Call) -> Value:
-    """The axes in another order, reversed by default."""
+    """Lower Transpose: reorder the axes, which are reversed by default."""
     value = call.value(0)
     order = call.integers("perm")
     return permute(call, value, order or list(range(len(value.shape)))[::-1])

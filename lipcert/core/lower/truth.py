@@ -1,11 +1,11 @@
-"""Whole numbers of the data: sums, products, comparisons, and what truth values become.
+"""Lower whole numbers of the data (sums, products, comparisons) and truth values.
 
-A truth value is a step that is 0 or 1, or the opposite of one. Whole numbers have no neighbours, so
-that nothing is lost where a function of them jumps; of real numbers every comparison is refused.
+A truth value is a step that is 0 or 1, or the opposite of one. Whole numbers are isolated, so a
+function of them may jump without harm; every comparison of real numbers is refused.
 
 Sums, products and casts may wrap around in the file, for numbers that are larger than any table.
-What becomes of such a `row` is a row of a table, a place or a truth value, and bounds hold for any,
-if one value of the program is one tensor of the file: what is compared is a value of its own.
+Such a `row` is used only as a row of a table, a place or a truth value, and bounds hold for any, if
+one value of the program is one tensor of the file: so a `row` that is compared gets its own value.
 """
 
 from collections.abc import Sequence
@@ -39,19 +39,20 @@ _MOVES = frozenset(
     {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherND", "Identity", "Reshape", "Slice"}
     | {"SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
-"""operators that leave whole numbers as they are, wherever they put them"""
+"""Operators that move whole numbers without changing them."""
 _JUDGED = frozenset(
     {"And", "ArgMax", "ArgMin", "Cast", "CastLike", "Equal", "Greater", "GreaterOrEqual", "Less"}
     | {"LessOrEqual", "Not", "OneHot", "Or"}
 )
-"""operators whose rules say themselves what becomes of whole numbers and truth values"""
+"""Operators whose rules handle whole numbers and truth values themselves."""
 
 
 def judged(node: Node, inputs: list[Value | None]) -> tuple[Kind | None, list[Value | None]]:
-    """The kind of a node's result from values that are not real numbers, and what its rule reads.
+    """Return the kind of a node's result from values that are not real, and the rule's inputs.
 
-    None: the rule decides. Unsupported where no rule does: they apply to real numbers, so of no
-    division that drops what is left. Counts are too small to wrap around.
+    A kind of None means that the rule decides. Raise Unsupported if no rule does: rules apply to
+    real numbers, and so not to a division that drops the remainder. Counts are too small to wrap
+    around.
     """
     kinds: list[Kind] = [value.kind if isinstance(value, Data) else "real" for value in inputs]
     if node.op_type in {"Shape", "Size"}:
@@ -86,7 +87,7 @@ def judged(node: Node, inputs: list[Value | None]) -> tuple[Kind | None, list[Va
 
 
 def cast_whole(call: Call) -> Value:
-    """A Cast of values that are not real numbers, to a type that represents them.
+    """Lower a Cast of values that are not real numbers, to a type that represents them.
 
     Proof for int32: larger numbers wrap around, so that the file reads rows of a table where the
     program has none; bounds hold for any row.
@@ -116,7 +117,7 @@ def cast_whole(call: Call) -> Value:
 
 
 def as_other_type(value: Value, like: Value) -> Value:
-    """Whole numbers of the data as some type of whole numbers, which may wrap them around."""
+    """Convert whole numbers of the data to some whole-number type, which may wrap them around."""
     is_whole = like.kind in _WHOLE if isinstance(like, Data) else like.lo.dtype.kind in "iu"
     if not is_whole or not isinstance(value, Data) or value.kind not in _WHOLE:
         raise Unsupported("it computes with whole numbers that depend on the data")
@@ -129,7 +130,7 @@ def _compared(call: Call, value: Data, limits: np.ndarray, *, above: bool) -> Da
 
 
 def comparison(call: Call) -> Value:
-    """Equal, Greater, GreaterOrEqual, Less, LessOrEqual, of whole numbers."""
+    """Lower Equal, Greater, GreaterOrEqual, Less, LessOrEqual, of whole numbers."""
     first, second, kind = call.value(0), call.value(1), call.node.op_type
     if not all(item.kind in _WHOLE for item in (first, second) if isinstance(item, Data)):
         raise Unsupported(JUMPS)
@@ -156,7 +157,7 @@ def comparison(call: Call) -> Value:
 
 
 def _apart(call: Call, value: Data) -> Data:
-    """A value of its own for a tensor of the file, where others are the same here."""
+    """Return a new value for a `row`, as other tensors of the file may share its value here."""
     if value.kind != "row":
         return value
     zero = Constant(*2 * (np.zeros((1,) * len(value.shape)),))
@@ -174,12 +175,12 @@ def _only_truth(value: Value) -> Data:
 
 
 def opposite(call: Call) -> Value:
-    """The opposite of a truth value."""
+    """Lower Not: the opposite of a truth value."""
     return _opposite(_only_truth(call.value(0)))
 
 
 def both(call: Call) -> Value:
-    """And, Or: the product of two truth values, or the opposite of that of their opposites."""
+    """Lower And and Or: the product of two truth values, or the opposite of their opposites'."""
     is_and, numbers, known = call.node.op_type == "And", [], None
     for value in call.values():
         if isinstance(value, Constant):
@@ -207,7 +208,7 @@ def _truths(known: Constant) -> npt.NDArray[np.bool_]:
 
 
 def number_of(call: Call, value: Data) -> Data:
-    """1 where it is true, 0 elsewhere."""
+    """Return 1 where the truth value is true, 0 elsewhere."""
     if value.kind == "untruth":
         value = _compared(call, value, np.zeros(()), above=False)
     return replace(value, kind="real")
@@ -224,7 +225,7 @@ def numbers_of(call: Call, values: Sequence[Value]) -> list[Value]:
 
 
 def _hidden(call: Call, value: Value, mask: Data) -> Data:
-    """The value, or −inf where the mask is 1."""
+    """Return the value, or −inf where the mask is 1."""
     shape, place = broadcast((value, mask))
     if isinstance(value, Constant):
         if value.uniform() != 0.0:
@@ -237,7 +238,7 @@ def _hidden(call: Call, value: Value, mask: Data) -> Data:
 
 
 def other_sum(call: Call) -> Value:
-    """A value plus 0 or −inf; whole numbers, or rows of the own example as a batch counts them."""
+    """Add 0 or −inf, or whole numbers, or count rows of the own example through the batch."""
     first, second = call.value(0), call.value(1)
     for value, other in ((second, first), (first, second)):
         if isinstance(other, Data) and other.kind == "hiding":
@@ -261,7 +262,7 @@ def _is_counted(value: Value | None) -> bool:
 
 
 def _shape_of(value: Value) -> Constant:
-    """In place of whole numbers of which only the shape is read, beside those of the examples."""
+    """Return a constant in place of whole numbers of which only the shape is read."""
     if isinstance(value, Constant):
         return value
     zeros = np.zeros(value.shape, dtype=np.int64)
@@ -269,7 +270,7 @@ def _shape_of(value: Value) -> Constant:
 
 
 def paired(call: Call) -> Value:
-    """The number of each example, and behind it whole numbers of its data."""
+    """Join the number of each example with whole numbers of its data behind it."""
     own, chosen = call.value(0), call.data(len(call) - 1)
     is_number = isinstance(own, Constant) and not own.lo.any() and bool((own.marks == 1).all())
     shape, axis = chosen.shape, call.integer("axis", 0)
@@ -282,10 +283,10 @@ def paired(call: Call) -> Value:
 
 
 def largest_place(call: Call) -> Value:
-    """ArgMax, ArgMin of whole numbers: the first place of the largest one, or the last.
+    """Lower ArgMax and ArgMin of whole numbers: the first place of the largest one, or the last.
 
-    Proof: at one place alone a number is as large as all others, and larger than those that stand
-    before it (or behind it, where the last one counts).
+    Proof: at only one place is a number as large as all others, and larger than those before it
+    (or behind it, if the last one counts).
     """
     value, sign = call.data(), 1 if call.node.op_type == "ArgMax" else -1
     if value.kind not in _WHOLE:
@@ -310,7 +311,7 @@ def largest_place(call: Call) -> Value:
 
 
 def _as_reals(value: Value) -> Value:
-    """Whole numbers as the real numbers that they are."""
+    """Return whole numbers as real numbers."""
     if isinstance(value, Data):
         if value.is_real:
             raise Unsupported("it computes with whole numbers that depend on the data")
@@ -325,7 +326,7 @@ def _as_reals(value: Value) -> Value:
 
 
 def chosen(call: Call) -> Value:
-    """Where: m·a + (1 − m)·b for a truth value m, which is not any real number but 0 or 1."""
+    """Lower Where: m·a + (1 − m)·b for a truth value m, which is always 0 or 1."""
     condition = _only_truth(call.value(0))
     shape, place = broadcast([condition, call.value(1), call.value(2)])
     for value, other, flag in (

@@ -1,11 +1,11 @@
 """Values: tensors of the file as lowering represents them, and the place of the batch in them.
 
-Every tensor is kept as it is for a batch of one example, N = 1. A `Place` says what it is for any
-other N: dimension `axis` is `before`·N·after, all others do not depend on N, and, in row-major
-order, element (p·N + i)·S + s of the tensor is element p·S + s of example i's, where P is the
-product of the dimensions before the axis, times `before`. Without a place it does not depend on N
-at all. So a tensor at N is N tensors of examples side by side, and an op keeps the examples apart
-if that remains true of its output, with example i's output computed from example i's input.
+Every tensor is represented for a batch of one example, N = 1. A `Place` defines it for any other N:
+dimension `axis` is `before`·N·after, all others do not depend on N, and, in row-major order,
+element (p·N + i)·S + s of the tensor is element p·S + s of example i's, where P is the product of
+the dimensions before the axis, times `before`. Without a place it does not depend on N at all. So a
+tensor at N consists of N tensors of examples side by side, and an op keeps the examples apart if
+that holds for its output, with example i's output computed from example i's input.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from lipcert.core.reader.records import Tensor
 FIXED = "it has sizes that fit one batch size only"
 VARIES = "it computes with the size of the batch"
 SAME, TIMES, UNKNOWN = 0, -1, -2
-"""An entry of a constant is what it is kept as, for every N and example; or N times that; or in
-some other way a function of N and the number i < N of its example. p > 0: what it is kept as,
-plus p·i"""
+"""How an entry of a constant depends on N and the number i < N of its example: it is the stored
+number (`SAME`), N times that (`TIMES`), or another function (`UNKNOWN`). p > 0: it is the stored
+number plus p·i."""
 MAX_SIZE = 1 << 25
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrange: TypeAlias = Callable[[Array], Array]
-"""The entries of an array of a known shape in another arrangement, whatever they are: a view of
-them where numpy has one"""
+"""Rearranges the entries of an array of a known shape, whatever they are; a view if possible."""
 Kind: TypeAlias = Literal[
     "real", "whole", "row", "truth", "untruth", "flag", "count", "hiding", "own", "pair"
 ]
@@ -49,16 +48,16 @@ class Data:
     real: real numbers.
     whole: whole numbers: they are moved, added and multiplied, compared, read as rows of a table
         or as places, or become real numbers.
-    row: whole numbers that a type may have wrapped around, so that others of the file are the
-        same here: they are used as those are, but do not become real numbers.
+    row: whole numbers that a type may have wrapped around, so that different tensors of the file
+        are the same here: they are used as `whole`, but do not become real numbers.
     truth, untruth: truth values, true where the value of the program is 1, or where it is 0.
     flag: whole numbers that are 0 or 1.
-    count: whole numbers from 0 to `MAX_SIZE`, sums of these.
+    count: whole numbers from 0 to `MAX_SIZE`, such as sums of flags.
     hiding: 0, or −inf where the value of the program is 1.
     own: rows of the own example, which the file counts through the batch: `below`·i more there.
-    pair: the number of the example, and a number of the program, which is all that stands there.
+    pair: the number of the example, and a number; the program holds only the latter.
 
-    below: of whole numbers that are not negative, a number that they do not reach; 0: not known.
+    below: an exclusive upper bound of whole numbers that are not negative; 0: not known.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Data:
 
     @property
     def is_real(self) -> bool:
-        """Whether rules, which apply to real numbers, may compute with it."""
+        """Whether the entries are real numbers, with which rules may compute."""
         return self.kind == "real"
 
 
@@ -77,10 +76,10 @@ class Data:
 class Constant:
     """A tensor that does not depend on the input: every entry lies in [lo, hi].
 
-    Of whole numbers and truth values lo is hi. sources: as of an `Operand`. acts: on the source.
-    varies: how each entry depends on N and its example: `SAME`, `TIMES`, `UNKNOWN`, or p > 0
-    (None: all are `SAME`). terms: constants of this shape of which it is the sum; none: not known.
-    slopes: as of an `Operand`. blocks: `Blocks` of some.
+    For whole numbers and truth values, lo is hi. sources, acts, slopes: as in `Operand`. varies:
+    how each entry depends on N and its example: `SAME`, `TIMES`, `UNKNOWN`, or p > 0 (None: all are
+    `SAME`). terms: constants of this shape that sum to it; empty if not known. blocks: `Blocks` of
+    some sources.
     """
 
     lo: Array
@@ -99,7 +98,7 @@ class Constant:
 
     @property
     def shape(self) -> Shape:
-        """Its dimensions at N = 1."""
+        """The dimensions at N = 1."""
         return self.lo.shape
 
     @property
@@ -114,18 +113,18 @@ class Constant:
 
     @property
     def marks(self) -> npt.NDArray[np.int64]:
-        """How each entry depends on the batch: `varies`, spelled out."""
+        """How each entry depends on the batch: `varies`, as an array."""
         return np.full(self.shape, SAME, np.int64) if self.varies is None else self.varies
 
     def grown(self) -> npt.NDArray[np.bool_]:
-        """Which entries are multiples of N; Unsupported where some depend on it otherwise."""
+        """Return which entries are multiples of N; refuse entries that depend on it otherwise."""
         marks = self.marks
         if ((marks != SAME) & (marks != TIMES)).any():
             raise Unsupported(VARIES)
         return np.asarray(marks == TIMES)
 
     def sizes(self) -> tuple[list[int], list[bool]]:
-        """The entries as integers, as many for every N, and which are to be multiplied by N."""
+        """Return the entries as integers, and which are multiplied by N; refuse a batch axis."""
         if self.lo.dtype.kind not in "iu" or self.lo is not self.hi:
             raise Unsupported("a size or an index is not a whole number")
         if self.place is not None:
@@ -133,12 +132,12 @@ class Constant:
         return [int(item) for item in self.lo.reshape(-1)], self.grown().reshape(-1).tolist()
 
     def whole(self) -> list[int]:
-        """The entries as integers that do not depend on N, as many for every N."""
+        """Return the entries as integers; refuse entries or sizes that depend on N."""
         self.check_fixed()
         return self.sizes()[0]
 
     def uniform(self) -> float | None:
-        """The float64 that all entries are exactly, if there is one; it does not depend on N."""
+        """Return the float64 that all entries equal exactly, or None; it does not depend on N."""
         self.check_fixed()
         if self.lo is not self.hi or not self.lo.size or (self.lo != self.lo.flat[0]).any():
             return None
@@ -146,7 +145,7 @@ class Constant:
         return float(number) if float(number) == number else None
 
     def operand(self, rank: int) -> Operand:
-        """As a step uses it on a value of this rank, leading dimensions being 1."""
+        """Return the operand of a step on a value of this rank; leading dimensions are 1."""
         self.check_fixed()
         if not self.is_float or len(self.shape) > rank:
             raise Unsupported("a constant of another type or rank is expected")
@@ -156,9 +155,9 @@ class Constant:
         return Operand(low, high, self.sources, self.acts, self.slopes)
 
     def rearranged(self, act: Arrange, place: Place | None, copies: int = 1) -> Constant:
-        """The entries as `act` arranges them, none of them more than `copies` times.
+        """Return the entries as `act` arranges them, none of them more than `copies` times.
 
-        Linear, with the norm √copies: each entry of this one is added to a square that often.
+        This is linear with norm at most √copies: each entry's square is added that often.
         """
         low = act(self.lo)
         high = low if self.lo is self.hi else act(self.hi)
@@ -182,7 +181,7 @@ Value: TypeAlias = Data | Constant
 
 
 def literal(tensor: Tensor, name: str) -> Constant:
-    """A tensor of the file."""
+    """Return a tensor of the file as a constant."""
     if tensor.dtype == "unread":
         raise Unsupported("it holds text, or numbers of a type that is not read")
     values = tensor.values()
@@ -192,31 +191,31 @@ def literal(tensor: Tensor, name: str) -> Constant:
 
 
 def only_data(value: Value) -> Data:
-    """What cannot be constant here."""
+    """Return the value as data; refuse a constant."""
     if isinstance(value, Constant):
         raise Unsupported("it is used in a way that is not understood")
     return value
 
 
 def is_undefined(array: Array) -> bool:
-    """Whether a real number is NaN, found without another array of that size."""
+    """Whether an entry is NaN, found without making another array of that size."""
     return bool(np.isnan(array.min(initial=np.inf)))
 
 
 def is_finite(array: Array) -> bool:
-    """Whether all numbers are finite, found without another array of that size."""
+    """Whether all entries are finite, found without making another array of that size."""
     return bool(np.isfinite(array.min(initial=0.0)) and np.isfinite(array.max(initial=0.0)))
 
 
 def owner(array: Array) -> Array:
-    """The array whose memory an array shows: itself, if it is not a view."""
+    """Return the array that owns the memory of an array: itself, if it is not a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
 def made_entries(constants: Sequence[Constant], given: Sequence[Constant]) -> int:
-    """Entries of these constants that take room which none of the given ones has taken."""
+    """Count the entries of these constants in memory that none of the given ones owns."""
     constants = [own for item in constants for own in (item, *item.terms)]
     given = [own for item in given for own in (item, *item.terms)]
     known = {id(owner(array)) for item in given for array in (item.lo, item.hi)}
@@ -225,7 +224,7 @@ def made_entries(constants: Sequence[Constant], given: Sequence[Constant]) -> in
 
 
 def check_size(shape: Shape) -> Shape:
-    """The shape, unless it has more entries than can be followed."""
+    """Return the shape; refuse one with more than `MAX_SIZE` entries."""
     spend()
     if math.prod(shape) > MAX_SIZE:
         raise Unsupported(f"a tensor has more than {MAX_SIZE} entries")
@@ -233,8 +232,8 @@ def check_size(shape: Shape) -> Shape:
 
 
 def is_of_batch(shape: Shape, count: int | None) -> bool:
-    """Whether a constant of a file with batches of so many is too large but for one example.
+    """Whether a constant, in a file with batches of `count`, is too large except for one example.
 
-    It is the same along axis 0, which is then taken for that of the batch: example i has entry i.
+    It is the same along axis 0, which is then taken for the batch axis: example i has entry i.
     """
     return count is not None and math.prod(shape) > MAX_SIZE and shape[:1] == (count,)
