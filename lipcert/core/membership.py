@@ -1,4 +1,4 @@
-"""Membership: whether other weights of a model lie within the constraints of a certificate.
+"""Membership: check whether other weights of a model lie within a certificate's constraints.
 
 Input: a certificate for a set of weights, the model it describes, and the same model with other
 weights. Output: a sentence for each tensor that is not within its constraint, and for each
@@ -43,14 +43,14 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 _MAX_HEADER: Final = 1 << 24
 _MOST_UNUSED: Final = 4
-"""names of tensors that a note lists"""
+"""Largest number of tensor names that a note lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model with the weights of a file, their names there, and what was not looked at.
+    """A model with the weights of a file, their names there, and the tensors that were not used.
 
-    other: tensors of the model that are not trained, and for which the file holds other numbers.
+    other: tensors of the model that are not trained, but have other numbers in the file.
     """
 
     model: Model
@@ -60,7 +60,7 @@ class Weights:
 
     @property
     def notes(self) -> list[str]:
-        """What a report says of them besides."""
+        """The notes for a report: which tensors of the file were not compared."""
         if not self.unused:
             return []
         names = ", ".join(shown(name) for name in self.unused[:_MOST_UNUSED])
@@ -69,7 +69,7 @@ class Weights:
 
 
 def read_weights(path: Path, model: Model, certificate: Certificate) -> Weights:
-    """The model with the weights of a file; ModelReadError where safetensors lack a tensor."""
+    """Return the model with a file's weights; raise ModelReadError if safetensors lack one."""
     trained = certificate.scope.trained
     if path.suffix != ".safetensors":
         weights = read_model(path)
@@ -86,18 +86,18 @@ def read_weights(path: Path, model: Model, certificate: Certificate) -> Weights:
 
 
 def exchanged(model: Model, found: Mapping[str, Tensor]) -> Model:
-    """The model with other numbers in some of its initializers."""
+    """Return the model with other numbers in some of its initializers."""
     return replace(model, initializers={**model.initializers, **found})
 
 
 def _stored_name(tensor: str, stored: _Safetensors, model: Model, certificate: Certificate) -> str:
-    """The name under which a file holds a trained tensor.
+    """Return the name under which a file stores a trained tensor.
 
-    That is the tensor's own name in the model, or one of those that the certificate gives it. A
-    name of another tensor of the model means that one, whatever a certificate says. Of several
-    names for one tensor all have to hold the same numbers, and where the tensor's own name is not
-    in the file, nothing else there may have its shape and no meaning of its own: then no other
-    choice of names leads to other numbers.
+    This is the tensor's own name in the model, or one that the certificate gives it. A name of
+    another tensor of the model always means that one, whatever a certificate says. If several names
+    in the file mean the tensor, all must have the same numbers; if the tensor's own name is not in
+    the file, no entry of its shape may have an unknown name: then no other choice of names leads to
+    other numbers.
     """
     if tensor not in model.initializers:
         raise ModelReadError(f"the trained tensor {shown(tensor)} cannot be replaced by weights")
@@ -134,7 +134,7 @@ def _stored_name(tensor: str, stored: _Safetensors, model: Model, certificate: C
 
 
 def _fits(dims: tuple[int, ...], like: tuple[int, ...]) -> bool:
-    """Whether a tensor has the shape of another; a matrix may be stored the other way round."""
+    """Whether a tensor has the shape of another; a matrix may be stored transposed."""
     return dims == like or (len(dims) == 2 and dims == like[::-1])
 
 
@@ -144,9 +144,9 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 
 
 class _Safetensors:
-    """The tensors of a safetensors file: a JSON header behind its length, then plain numbers.
+    """The tensors of a safetensors file: a JSON header after its length, then plain numbers.
 
-    Only what is looked at has to be of a known type.
+    Only tensors that are read need a known type.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -167,18 +167,18 @@ class _Safetensors:
         self.names = tuple(header)
 
     def dims(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
+        """Return the shape of a tensor."""
         return self._entry(name)[1]
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor as it is stored."""
+        """Return a tensor as it is stored."""
         dtype, dims, content = self._entry(name)
         if dtype not in _TYPES or len(content) != math.prod(dims) * Tensor.item_size(_TYPES[dtype]):
             raise _not_understood(name)
         return Tensor(_TYPES[dtype], dims, content)
 
     def like(self, name: str, model: Model, tensor: str) -> Tensor:
-        """A tensor in the shape of the model's; under its own name it has that shape."""
+        """Return a tensor in the model's shape; under its own name it must have that shape."""
         value, dims = self.tensor(name), model.initializers[tensor].dims
         if value.dims == dims:
             return value
@@ -191,7 +191,7 @@ class _Safetensors:
         return Tensor("float64", dims, turned.tobytes())
 
     def _entry(self, name: str) -> tuple[str, tuple[int, ...], memoryview]:
-        """The type, the shape and the bytes of an entry."""
+        """Return the type, the shape and the bytes of an entry."""
         match self._header[name]:
             case {"dtype": str(dtype), "shape": [*dims], "data_offsets": [int(start), int(stop)]}:
                 whole = all(type(dim) is int and dim >= 0 for dim in dims)
@@ -205,7 +205,7 @@ def _not_understood(name: str) -> ModelReadError:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object without a key given twice."""
+    """Return the object; refuse a key that is given twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key is given twice")
@@ -219,9 +219,9 @@ _CLEARLY: Final = 2.0**-20
 def membership_faults(
     certificate: Certificate, model: Model, weights: Weights, engine: Engine
 ) -> Iterator[str]:
-    """What is wrong with the weights in a file, by exact norms.
+    """Yield what is wrong with the weights in a file, by proved norms.
 
-    Raises Unsupported where a tensor is neither proved to be within nor seen to be outside: a norm
+    Raise Unsupported if a tensor is neither proved to be within nor shown to be outside: a norm
     that equals the radius, say, cannot be proved in finite precision.
     Proof: with the trained tensors exchanged the model is that of the file again, so that nothing
     but these tensors differs; each of them is compared with its own constraint.
@@ -248,9 +248,9 @@ def constraint_faults(
     norms: Mapping[str, float],
     engine: Engine,
 ) -> Iterator[str]:
-    """The tensors that are outside their constraints. norms: proved ones of steps, by output.
+    """Yield the tensors outside their constraints. norms: proved norms of steps, by output.
 
-    Raises Unsupported where it is not proved that the others are within.
+    Raise Unsupported if it is not proved that the others are within.
     """
     unproved = []
     for constraint in constraints:
@@ -270,7 +270,7 @@ def _is_within(
     norms: Mapping[str, float],
     engine: Engine,
 ) -> bool:
-    """Frobenius: of the tensor. Spectral: of every step that uses it, as `_has_norm` says."""
+    """Whether the tensor's Frobenius norm, or every step that uses it (`_has_norm`), is within."""
     values = tensors(weights)[constraint.tensor].values()
     if not np.isfinite(values).all():
         return False
@@ -311,14 +311,14 @@ def _is_outside(constraint: Constraint, weights: Model, program: Program) -> boo
 
 
 def _smallest(operand: Operand) -> Array:
-    """Magnitudes that no entry is below."""
+    """Return lower bounds of the magnitudes of the entries."""
     return np.maximum(np.maximum(operand.lo, -operand.hi), 0.0)
 
 
 def _reached(matrix: Array) -> float:
-    """‖Wv‖/‖v‖ for a good v, rounded down; 0 where none is found.
+    """Return ‖Wv‖/‖v‖ for a good v, rounded down; 0 if none is found.
 
-    v: about the first singular vector, of WᵀW or WWᵀ, whichever is smaller.
+    v: about the first singular vector, from WᵀW or WWᵀ, whichever is smaller.
     """
     largest = float(np.max(np.abs(matrix), initial=0.0))
     if not 0.0 < largest < np.inf:
@@ -375,13 +375,13 @@ def _has_rows(table: Operand, radius: float) -> bool:
 
 
 def _is_linear_in(op: Op, tensor: str) -> bool:
-    """Whether all operands of a step are linear functions of a tensor, or do not show it."""
+    """Whether all operands of a step are linear in a tensor, or do not depend on it."""
     shown = [item.sources for item in operands(op) if tensor in item.sources]
     return all(sources[tensor] < math.inf and PLUS not in sources for sources in shown)
 
 
 def _entrywise(op: Op, tensor: str) -> list[Operand]:
-    """The operands of a step that show a tensor and are neither a linear map nor a table."""
+    """Return the operands that depend on a tensor and are neither a linear map nor a table."""
     weight = op.weight if isinstance(op, Dense | Conv) else None
     weight = op.table if isinstance(op, Embedding) else weight
     return [item for item in operands(op) if tensor in item.sources and item is not weight]

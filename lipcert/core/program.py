@@ -1,9 +1,9 @@
 """Program: what a model computes for one example, as steps of few kinds with one meaning each.
 
-Values are named by tensors of the file, or by such a name with "#" and a number behind it where
-one node of the file is several steps. Shapes are those of the file's tensors for a batch of one
-example, batch axis included. A step reads values that stand before it. Constants of the file, and
-what is computed from constants only, are operands of steps and no values.
+Values are named like tensors of the file, or by such a name followed by "#" and a number if one
+node of the file becomes several steps. Shapes are those of the file's tensors for a batch of one
+example, batch axis included. A step reads only earlier values. Constants of the file, and results
+computed from constants only, are operands of steps and not values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 Shape: TypeAlias = tuple[int, ...]
 Acts: TypeAlias = "tuple[Callable[[npt.NDArray[Any]], npt.NDArray[Any]], ...] | None"
-"""what was done, one after another, to the entries of the one tensor that a constant comes from:
-they were moved, repeated, put beside zeros, multiplied by numbers, `Added` to one, or inverted;
-None: anything else."""
+"""What was done, in order, to the entries of the one tensor that a constant comes from: they were
+moved, repeated, put beside zeros, multiplied by numbers, `Added` to one, or inverted. None:
+anything else."""
 PLUS: Final = ""
-"""stands among the sources, at 0.0, where a fixed part was added: no initializer has this name"""
+"""A source with the gain 0.0 that marks an added fixed part; no initializer has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class Added:
     number: float
 
     def __call__(self, entries: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The entries plus the number."""
+        """Return the entries plus the number."""
         return np.asarray(entries + self.number)
 
 
 def then(acts: Acts, act: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Acts:
-    """These acts followed by one more; None stays None."""
+    """Return these acts followed by one more; None stays None."""
     return None if acts is None else (*acts, act)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """A constant tensor: every entry lies in [lo, hi] (the same array twice where it is exact).
+    """A constant tensor: every entry lies in [lo, hi] (the same array twice if it is exact).
 
     sources: the initializers it is computed from. A finite number g says that the operand is a
     linear function of that initializer alone, with ‖operand‖ ≤ g·‖initializer‖ (so that the norm
@@ -64,7 +64,7 @@ class Operand:
 
     @property
     def shape(self) -> Shape:
-        """Shape of the tensor as the step uses it."""
+        """The shape of the tensor as the step uses it."""
         return self.lo.shape
 
     @property
@@ -132,16 +132,16 @@ class Op:
     """What a step computes: one of the kinds below, or in `kinds`."""
 
     hides: ClassVar[bool] = False
-    """whether numbers in it may be −inf"""
+    """Whether its numbers may be −inf."""
     is_final: ClassVar[bool] = True
-    """whether programs have such steps"""
+    """Whether finished programs may contain such steps."""
     clips_cotangents: ClassVar[bool] = False
-    """whether cotangents become shorter than the chain rule says"""
+    """Whether it makes cotangents shorter than by the chain rule."""
 
 
 @dataclass_transform(frozen_default=True)
 def kind_of_step(op: type[_Op]) -> type[_Op]:
-    """A kind of step, as an immutable record; tensors are the same where they are one object."""
+    """Make a class a kind of step: an immutable record, whose tensors are compared by identity."""
     return dataclass(frozen=True, slots=True)(op)
 
 
@@ -319,14 +319,14 @@ class Step:
 
 
 def operands(op: Op) -> list[Operand]:
-    """The constant tensors of a step that training may change; the share by which a `DivideByNorm`
-    multiplies a norm is a plain number."""
+    """Return the constant tensors of a step that training may change; the share of a `DivideByNorm`
+    is a plain number."""
     found = (getattr(op, item.name) for item in fields(op) if item.name != "share")
     return [item for item in found if isinstance(item, Operand)]
 
 
 def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
-    """The steps that a value is computed from."""
+    """Return the steps from which a value is computed, in order."""
     names, kept = {output}, []
     for step in reversed(steps):
         if step.output in names:
@@ -336,7 +336,7 @@ def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
 
 
 def kept_entries(step: Step) -> int:
-    """Entries that a step holds besides kernels, matrices, and views of shared numbers."""
+    """Count the entries of a step besides kernels, matrices, and views of shared numbers."""
     if isinstance(step.op, Dense | Conv | Embedding | BatchNorm):
         return 0
     held = (getattr(step.op, item.name) for item in fields(step.op))
@@ -375,11 +375,11 @@ class Program:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What the file calls its inputs."""
+        """The names of the inputs in the file."""
         return tuple(part.name for part in self.parts) or (self.input,)
 
     def inputs_of(self, example: FloatArray) -> list[FloatArray]:
-        """The inputs of the file, from that of the program."""
+        """Return the inputs of the file, from the input of the program."""
         if not self.parts:
             return [example]
         ends = np.cumsum([part.size for part in self.parts])
@@ -388,9 +388,9 @@ class Program:
 
     @property
     def batch_proved(self) -> bool:
-        """Whether the examples of a batch are shown to be apart."""
+        """Whether it is proved that the examples of a batch do not influence each other."""
         return self.place is not None
 
     def size(self, value: str) -> int:
-        """Number of entries of a value, for one example."""
+        """Return the number of entries of a value, for one example."""
         return math.prod(self.shapes[value])

@@ -1,8 +1,8 @@
-"""What a certificate assumes and what its check has found, in words, for people.
+"""Describe in words what a certificate assumes and what its check has found.
 
-They say what the data say and nothing besides; no verdict depends on them. The last line of a
-report is the verdict with the digest of the certificate, and no other line can be: what comes from
-files is printed as ASCII without line breaks, and never begins a line.
+The texts state only what the data state; no verdict depends on them. The last line of a report is
+the verdict with the digest of the certificate, and no other line can look like it: text from files
+is printed as ASCII without line breaks, and never begins a line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_CHECKED: Final = (
     "that training followed the algorithm, the random numbers, the data pipeline, the hardware, "
     "the rounding of the training run"
 )
-"""what lies outside every certificate"""
+"""What no certificate covers."""
 _MOST_REASONS: Final = 20
 _ANSWERS: Final = {
     Verdict.VALID: "Valid: all claims are proved.",
@@ -39,12 +39,12 @@ _ANSWERS: Final = {
 
 
 def verdict_line(report: Report) -> str:
-    """The last line: the verdict and what it is about."""
+    """Return the last line of a report: the verdict and the digest of the certificate."""
     return f"{TOKEN} {report.verdict.value.upper()} {report.sha256}"
 
 
 def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
-    """The whole report, the answer first, ending in the verdict line.
+    """Return the whole report, which begins with the answer and ends with the verdict line.
 
     trusted: the files that the verdict depends on, if they are to be listed.
     """
@@ -80,7 +80,7 @@ def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
 
 
 def _safe(text: str) -> str:
-    """Printable, on one line, and never the token of a verdict."""
+    """Return the text printable, on one line, and without the token of a verdict."""
     plain = text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
     return plain.replace(TOKEN[:-1], "LIPCERT_CHECK")
 
@@ -115,7 +115,7 @@ _ALWAYS: Final = {
 
 
 def texts(assumptions: Sequence[Assumption]) -> dict[str, str]:
-    """What each assumption says, by its id; `CertificateFormatError` where they are none."""
+    """Return the text of each assumption, by id; raise `CertificateFormatError` if malformed."""
     premises = Premises.read(assumptions)
     known = {item.id: item for item in assumptions}
     return {name: _text(item, premises, known) for name, item in known.items()}
@@ -175,7 +175,7 @@ def _input_part(part: InputPart) -> str:
 
 
 def _admitted(norm: float | None, box: tuple[float, float] | None) -> str:
-    """What is known of an input; nothing where it may be anything."""
+    """Return the text of an input's norm and box; "" if it may be anything."""
     parts = []
     if norm is not None:
         parts.append(f"a Euclidean norm of at most {norm!r}")
@@ -202,7 +202,7 @@ def _loss_part(part: LossPart) -> str:
 
 
 def _described(kind: str, parameters: Parameters, output: str = "") -> str:
-    """A loss. output: of this one among several."""
+    """Describe a loss. output: the one that it reads, if there are several."""
     numbers = ", ".join(f"{name} = {value}" for name, value in parameters)
     text = f"{kind} of the output {output}" if output else kind
     text = f"{text} with {numbers}" if numbers else text
@@ -213,7 +213,7 @@ def _described(kind: str, parameters: Parameters, output: str = "") -> str:
 
 
 def _examples(*, proved: bool, in_eval_mode: bool) -> str:
-    """Whether the model itself keeps the examples of a batch apart."""
+    """Say whether the model itself keeps the examples of a batch apart."""
     if proved:
         mode = "In eval mode, examples" if in_eval_mode else "Examples"
         return f"{mode} of a batch do not influence each other, for batches of every size."
@@ -221,7 +221,7 @@ def _examples(*, proved: bool, in_eval_mode: bool) -> str:
 
 
 def _evaluation(layers: Sequence[tuple[str, str]]) -> str:
-    """What is assumed of the layers that training keeps in eval mode."""
+    """Say what is assumed about the layers that training keeps in eval mode."""
     named = ", ".join(f"{name} ({kind})" for kind, name in layers[:_MOST_NAMES])
     more = f" and {len(layers) - _MOST_NAMES} more" if len(layers) > _MOST_NAMES else ""
     return (
@@ -239,7 +239,7 @@ def _run(run: Run) -> str:
 
 
 def promise(report: Report) -> tuple[str, ...]:
-    """What a check has proved: sentences, each of which holds if the assumptions do."""
+    """Return sentences that a check has proved; each holds if the assumptions do."""
     if report.certificate is None or report.verdict not in {Verdict.VALID, Verdict.CONDITIONAL}:
         return ()
     return tuple(_promised(report.certificate, Premises.read(report.assumptions).mechanism))

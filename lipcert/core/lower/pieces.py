@@ -1,4 +1,4 @@
-"""Nodes that do not jump for a function of x that nodes write down with comparisons.
+"""Make nodes that do not jump for a function of x that a file writes with comparisons.
 
 Proof: a function is replaced only where its pieces meet exactly at every break, and by nodes that
 compute the same function of the real number x. A softplus is the one exception: its guard only
@@ -31,13 +31,13 @@ from lipcert.core.lower.values import Constant, Value
 from lipcert.core.reader.records import Attribute, Node
 
 SATURATED: Final = 15
-"""from where on a softplus may be left for x: they differ by less than ln(1 + e^−15) < 4e-7"""
+"""From here on x may replace a softplus: they differ by less than ln(1 + e^−15) < 4e-7."""
 _HARD_SWISH: Final = (ZERO, {Term(2): Fraction(1, 6), X: Fraction(1, 2)}, line(1))
 """x·(x + 3)/6 between −3 and 3, 0 below, x above"""
 
 
 def _exact(value: Fraction) -> bool:
-    """Whether a float64 is this number."""
+    """Whether a float64 represents this number exactly."""
     try:
         return Fraction(float(value)) == value
     except OverflowError:
@@ -45,9 +45,9 @@ def _exact(value: Fraction) -> bool:
 
 
 class Maker:
-    """Nodes that compute a function of x for the output of a node: a line, a function, a line.
+    """Makes nodes that compute a function of x for a node's output: a line, a function, a line.
 
-    values: new constants enter them.
+    values: new constants are added to them.
     """
 
     def __init__(self, reader: Reader, node: Node, values: dict[str, Value], sink: Sink) -> None:
@@ -56,7 +56,7 @@ class Maker:
         self._made: list[Node] = []
 
     def made(self, function: Piecewise) -> list[Node]:
-        """The nodes; none for a function that jumps or is not known here."""
+        """Return the nodes; none for a function that jumps or is not known here."""
         found = function.joined()
         name = self._softplus(function) if found is None else self._function(*found)
         if name is None:
@@ -115,7 +115,7 @@ class Maker:
         return name
 
     def _constant(self, value: Fraction | int) -> str:
-        """A constant of this number, or of the two float64 around it."""
+        """Add a constant of this number, or of the two float64 around it; return its name."""
         value = Fraction(value)
         name = self._sink.fresh(self._node.outputs[0])
         low = np.asarray(round_down(value))

@@ -1,4 +1,4 @@
-"""Functions of one real number x that nodes write down with comparisons, piece by piece, exactly.
+"""Read functions of one real number x that nodes write with comparisons, piece by piece, exactly.
 
 A piece is a sum of terms c·x^p·e^(r·x + s)·(symbols) with rational numbers c, r and s, and a
 symbol for whatever else is multiplied in. A function has a piece at each of its breaks, and one in
@@ -31,19 +31,19 @@ _MOST_TERMS: Final = 12
 _MOST_BREAKS: Final = 12
 _MOST_BITS: Final = 4096
 _HIGHEST: Final = 4
-"""power of x, and number of symbols, of a term"""
+"""Largest power of x, and largest number of symbols, in a term."""
 DEPTH: Final = 24
-"""nodes behind each other that are followed"""
+"""Largest number of consecutive nodes that are followed."""
 _BOOL: Final = 9
 _WHOLE: Final = frozenset({6, 7})
 
 
 class NotKnownError(ValueError):
-    """A function that is not written down here."""
+    """The function cannot be described by the pieces of this module."""
 
 
 class _BreakError(Exception):
-    """A region in which a comparison turns over, at these points."""
+    """A comparison changes its outcome inside a region, at these points."""
 
     def __init__(self, *points: Fraction) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ class Term(NamedTuple):
 
 
 Sum: TypeAlias = Mapping[Term, Fraction]
-"""terms with their coefficients, none of which is 0"""
+"""Terms with their coefficients, none of which is 0."""
 UNIT: Final = Term()
 X: Final = Term(1)
 ZERO: Final[Sum] = {}
 
 
 def number(value: Fraction | int) -> Sum:
-    """The constant function of this value."""
+    """Return the constant function of this value."""
     return {UNIT: Fraction(value)} if value else ZERO
 
 
@@ -80,7 +80,7 @@ def line(slope: Fraction | int, offset: Fraction | int = 0) -> Sum:
 
 
 def plus(first: Sum, second: Sum) -> Sum:
-    """The sum of two functions."""
+    """Return the sum of two functions."""
     found = dict(first)
     for term, factor in second.items():
         found[term] = found.get(term, Fraction(0)) + factor
@@ -88,12 +88,12 @@ def plus(first: Sum, second: Sum) -> Sum:
 
 
 def minus(first: Sum, second: Sum) -> Sum:
-    """The first function less the second."""
+    """Return the first function minus the second."""
     return plus(first, times(number(-1), second))
 
 
 def times(first: Sum, second: Sum) -> Sum:
-    """The product of two functions."""
+    """Return the product of two functions."""
     found: dict[Term, Fraction] = {}
     for a, f in first.items():
         for b, g in second.items():
@@ -115,7 +115,7 @@ def _checked(found: Mapping[Term, Fraction]) -> Sum:
 
 
 def at(piece: Sum, point: Fraction) -> Sum:
-    """Its value at a point, as a sum of powers of e."""
+    """Return the value of a piece at a point, as a sum of powers of e."""
     found: dict[Term, Fraction] = {}
     for term, factor in piece.items():
         value = Term(0, Fraction(0), term.rate * point + term.shift, term.symbols)
@@ -124,7 +124,7 @@ def at(piece: Sum, point: Fraction) -> Sum:
 
 
 def slope_of(piece: Sum) -> tuple[Fraction, Fraction] | None:
-    """(slope, offset) of a line; None for another function."""
+    """Return (slope, offset) of a line; None for another function."""
     if not piece.keys() <= {X, UNIT}:
         return None
     return piece.get(X, Fraction(0)), piece.get(UNIT, Fraction(0))
@@ -138,7 +138,7 @@ def _line(piece: Sum) -> tuple[Fraction, Fraction]:
 
 
 def _number_of(piece: Sum | bool | int) -> Fraction:
-    """A function that is constant."""
+    """Return the value of a constant function; refuse any other."""
     slope, offset = _line(piece) if isinstance(piece, Mapping) else (0, Fraction(piece))
     if slope:
         raise NotKnownError
@@ -159,7 +159,7 @@ class Piecewise:
     pieces: tuple[_Found, ...]
 
     def within(self, region: _Region) -> _Found:
-        """The piece that holds in a region."""
+        """Return the piece that applies in a region."""
         inside = [point for point in self.breaks if region.has(point)]
         if inside:
             raise _BreakError(*inside)
@@ -167,9 +167,9 @@ class Piecewise:
         return self.pieces[2 * place + (region.sample in self.breaks[place : place + 1])]
 
     def joined(self) -> tuple[list[Fraction], list[Sum]] | None:
-        """The breaks at which another piece begins, and the pieces between them.
+        """Return the breaks at which another piece begins, and the pieces between them.
 
-        None for a function that jumps, or whose values are not real numbers.
+        Return None for a function that jumps, or whose values are not real numbers.
         """
         pieces = [piece for piece in self.pieces if isinstance(piece, Mapping)]
         if len(pieces) < len(self.pieces):
@@ -206,7 +206,7 @@ class _Region:
         )
 
     def of(self, name: str) -> _Found:
-        """A value, in this region."""
+        """Return a value as a function of x in this region."""
         if name not in self._known:
             self._known[name] = self._read(name)
         found = self._known[name]
@@ -215,14 +215,14 @@ class _Region:
         return found
 
     def real(self, name: str) -> Sum:
-        """A value that holds real numbers."""
+        """Return a value that holds real numbers, as a function of x."""
         found = self.of(name)
         if not isinstance(found, Mapping):
             raise NotKnownError
         return found
 
     def sign(self, piece: Sum) -> int:
-        """−1, 0 or 1 for a line, which has one sign for all x unless it crosses 0 inside."""
+        """Return the sign of a line, which is the same for all x unless it crosses 0 inside."""
         slope, offset = _line(piece)
         if slope and self.has(-offset / slope):
             raise _BreakError(-offset / slope)
@@ -230,11 +230,11 @@ class _Region:
         return (value > 0) - (value < 0)
 
     def larger(self, first: Sum, second: Sum) -> Sum:
-        """The maximum of two lines."""
+        """Return the maximum of two lines."""
         return first if self.sign(minus(first, second)) > 0 else second
 
     def smaller(self, first: Sum, second: Sum) -> Sum:
-        """The minimum of two lines."""
+        """Return the minimum of two lines."""
         return second if self.sign(minus(first, second)) > 0 else first
 
     def _read(self, name: str) -> _Found | None:
@@ -257,7 +257,7 @@ class _Region:
         return _symbol(name) if is_value and reader.fits(value) else None
 
     def _computed(self, node: Node) -> _Found:
-        """The function that a node computes of its inputs."""
+        """Return the function that a node computes from its inputs."""
         kind, names = node.op_type, node.inputs
         if kind in _ARITHMETIC:
             return _ARITHMETIC[kind](*map(self._factor if kind == "Mul" else self.real, names))
@@ -316,7 +316,7 @@ def _cast(found: _Found, target: object) -> _Found:
 
 
 def _real(node: Node, key: str, default: float) -> Fraction:
-    """An attribute that is a finite number."""
+    """Return an attribute that is a finite number."""
     given = node.attributes.get(key)
     value = default if given is None else given.value
     if not isinstance(value, float) or not math.isfinite(value):
@@ -329,7 +329,7 @@ def _symbol(name: str) -> Sum:
 
 
 def _exponential(piece: Sum) -> Sum:
-    """e to the power of a line."""
+    """Return e to the power of a line."""
     slope, offset = _line(piece)
     return {Term(0, slope, offset): Fraction(1)}
 
@@ -346,12 +346,12 @@ _ARITHMETIC: Final[Mapping[str, Callable[..., Sum]]] = {
 _COMPARISONS: Final = {
     "Greater": {1}, "GreaterOrEqual": {0, 1}, "Less": {-1}, "LessOrEqual": {-1, 0},
 }  # fmt: skip
-"""the signs of the difference for which they are true"""
+"""The signs of the difference for which each comparison is true."""
 OPERATORS: Final = frozenset(
     {"Abs", "And", "Cast", "Clip", "Identity", "LeakyRelu", "Max", "Min", "Not", "Or", "Pow"}
     | {"Relu", "Sign", "Where"} | _ARITHMETIC.keys() | _COMPARISONS.keys()
 )  # fmt: skip
-"""what is followed from a function of x to x"""
+"""The operators that are followed from a function of x back to x."""
 
 
 def leaves(value: Value, other: Value) -> bool:
@@ -387,9 +387,10 @@ class Reader:
         self.plain: set[str] = set()
 
     def of(self, name: str) -> Piecewise | None:
-        """A value as a function of x; None where it is not known as one.
+        """Return a value as a function of x; None if it is not known as one.
 
-        Proof that it ends: every further break lies inside of a region, so there was none yet.
+        Proof that it ends: every further break lies inside a region, so it is new, and their number
+        is limited.
         """
         if name not in self.known:
             self.known[name] = None
@@ -410,7 +411,7 @@ class Reader:
         return tuple(region.of(name) for region in regions)
 
     def behind(self, name: str) -> set[str]:
-        """The values that one is computed from, up to x and to symbols."""
+        """Return the values from which one is computed, up to x and to symbols."""
         pending, found = [name], {self.x}
         while pending:
             name = pending.pop()
@@ -435,7 +436,7 @@ class Reader:
         return value is not None and leaves(value, self.values[self.x])
 
     def constant(self, name: str, value: Constant) -> _Found | None:
-        """A stored number; a symbol for several."""
+        """Return a stored number, or a symbol for several."""
         if not self.fits(value) or value.lo.dtype.kind not in "fiu":
             return None
         if value.varies is not None and value.varies.any():
