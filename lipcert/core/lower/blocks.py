@@ -1,7 +1,7 @@
-"""Slopes of weights over their norms, block by block of the tensor that they are computed from.
+"""Bound slopes of weights over their norms, block by block of the tensor they are computed from.
 
-Maxima over a tensor of each factor would lose what the rows differ by. Proof: entries that depend
-on different blocks depend on different entries of the tensor, so that the Jacobian is
+Taking the maximum of each factor over the tensor would ignore how rows differ. Proof: entries that
+depend on different blocks depend on different entries of the tensor, so that the Jacobian is
 block-diagonal up to the order of rows and columns, and its norm is the largest of the norms of the
 blocks.
 """
@@ -43,7 +43,7 @@ class Blocks:
     squares: Interval | None = None
 
     def rearranged(self, act: Arrange) -> Blocks:
-        """Of the entries in another arrangement; a 0 that it adds depends on no entry."""
+        """Return the blocks of rearranged entries; an added 0 depends on no entry."""
         rates = None if self.rates is None else self.rates.moved(act)
         return replace(self, cells=act(self.cells), rates=rates)
 
@@ -51,7 +51,7 @@ class Blocks:
 def of_pair(
     found: Constant, operation: str, first: Constant, second: Constant, stored: _Tensors
 ) -> Constant:
-    """`found`, a sum, product or quotient of two constants that are repeated to its shape.
+    """Return `found`, a sum, product or quotient of two constants, with slopes and blocks.
 
     Proof: d(a + b) = da + db; d(a·b) = b·da + a·db, and a/b is the product of a and 1/b. Where both
     depend on a tensor, blocks are known if one of them is that tensor (`_scaled`).
@@ -88,7 +88,7 @@ def _factor(value: Constant, operation: str) -> Interval:
 
 
 def square_blocks(value: Constant, stored: _Tensors) -> Mapping[str, Blocks]:
-    """Of the squares of the entries of a tensor: d(b²) = 2·b·db."""
+    """Return the blocks of the squares of the entries of a tensor: d(b²) = 2·b·db."""
     name = next(iter(value.sources), "")
     plain = _entries(value, name, stored)
     if plain is None:
@@ -109,7 +109,7 @@ def _by_cell(cells: IndexArray, entries: Array) -> Array:
 def sum_blocks(
     kind: str, value: Constant, found: Interval, axes: tuple[int, ...], stored: _Tensors
 ) -> Mapping[str, Blocks]:
-    """Of sums of squares of a tensor along axes, which are kept, or of their roots.
+    """Return the blocks of sums of squares of a tensor along kept axes, or of their roots.
 
     Proof: the blocks of the entries that are summed become one; d‖b‖² = 2·⟨b, db⟩, and
     d‖b‖ = ⟨b, db⟩/‖b‖, of norm 1. found: of the reduction.
@@ -133,13 +133,13 @@ def sum_blocks(
 
 
 def _is_order(blocks: Blocks) -> bool:
-    """Whether each entry has a block of its own."""
+    """Whether each entry is its own block."""
     own = np.arange(len(blocks.gains))
     return np.array_equal(np.sort(blocks.cells, axis=None), own)
 
 
 def _entries(value: Constant, name: str, stored: _Tensors) -> Blocks | None:
-    """Of a tensor of the file whose entries were put in another order, each is a block.
+    """Return blocks of one entry each, for a tensor of the file in another order, or None.
 
     Proof: acts move entries, put a 0 in places, or change signs, and all others make whole numbers
     real ones. Where 1, 2, … are all there after them, no entry has become a 0 or has another sign.
@@ -155,7 +155,7 @@ def _entries(value: Constant, name: str, stored: _Tensors) -> Blocks | None:
 
 
 def passed_on(blocks: Blocks, derivative: Interval, shape: Shape | None = None) -> Blocks:
-    """Of a function of every entry, which is repeated to a shape, with these derivatives.
+    """Return the blocks of a function of every entry, repeated to a shape, from its derivatives.
 
     Proof: the chain rule; of the entries of a block the largest factor counts, as in `met`.
     """
@@ -172,7 +172,7 @@ def passed_on(blocks: Blocks, derivative: Interval, shape: Shape | None = None) 
 
 
 def _scaled(plain: Blocks, factor: Constant, blocks: Blocks, operation: str) -> Blocks | None:
-    """Of w·s or w/s, where s is one number for each block b of w, which changes by r·⟨b, db⟩.
+    """Return the blocks of w·s or w/s; s is one number per block b of w, with ds = r·⟨b, db⟩.
 
     Proof: d(s·b) = (s·I + r·b·bᵀ)·db, a symmetric matrix with the eigenvalues s and s + r·‖b‖². It
     is attained where a block has two entries. Of b/‖b‖ they are 1/‖b‖ and 0: of a weight g·b/‖b‖

@@ -1,4 +1,4 @@
-"""Computations on constants: real numbers in intervals, sizes as `size_ops` says."""
+"""Compute with constants: real numbers as intervals, sizes as in `size_ops`."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -57,9 +57,9 @@ _TYPES: Final = {
     1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "b1", 10: "f2", 11: "f8",
     12: "u4", 13: "u8",
 }  # fmt: skip
-"""of numpy, by the number of a type in ONNX"""
+"""The numpy types, by the number of a type in ONNX."""
 _EXACT: Final = 1 << 24
-"""up to here float32 holds the whole numbers"""
+"""Up to this number, float32 represents all whole numbers."""
 _FEW: Final = 64
 _LARGEST: Final = 1 << 900
 _MOST_FACTORS: Final = 4096
@@ -81,9 +81,9 @@ def _is_finite(known: Interval) -> bool:
 def _by_ends(
     constants: Sequence[Constant], act: Callable[..., Array], varies: Array | None = None
 ) -> Constant:
-    """A function that increases in all its arguments, on intervals, entry by entry.
+    """Apply a function that increases in all its arguments to intervals, entry by entry.
 
-    Every entry is one of those of the arguments there, so that no derivative is above 1.
+    Every entry is one of the arguments' entries there, so that no derivative exceeds 1.
     """
     _, place = broadcast(constants)
     low = np.asarray(act(*(item.lo for item in constants)))
@@ -97,10 +97,10 @@ def _by_ends(
 
 
 def arithmetic(call: Call) -> Value:
-    """Add, Sub, Mul, Div of two constants; Sum of any number.
+    """Lower Add, Sub, Mul, Div of two constants, and Sum of any number of them.
 
-    A single number is taken for a plain one, so that a product is linear in the other factor, and a
-    sum is affine in the other term: unless it is computed from that, as a norm is.
+    A single number is treated as a plain one, so that a product is linear in the other factor, and
+    a sum affine in the other term, unless it is computed from that, as a norm is.
     """
     operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
     if operation == "Sum":
@@ -119,7 +119,7 @@ def arithmetic(call: Call) -> Value:
 
 
 def _repeated(constant: Constant, shape: Shape, place: Place | None) -> Constant:
-    """The constant as arithmetic repeats it to a shape."""
+    """Return the constant, broadcast to a shape."""
     if (constant.shape, constant.place) == (shape, place):
         return constant
     copies = math.prod(shape) // max(math.prod(constant.shape), 1)
@@ -158,10 +158,10 @@ def _computed(call: Call, operation: str, first: Constant, second: Constant) -> 
 def _exact_result(
     operation: str, first: Interval, second: Interval, shape: tuple[int, ...]
 ) -> Interval | None:
-    """Of few exact numbers, or whole ones: the exact result, where float64 holds it.
+    """Return the exact result for few exact numbers, or whole ones, if float64 represents it.
 
-    Of numbers that float32 holds alone: the file has the float32 of the result, which whatever
-    jumps looks at, and of a result of other numbers it might have another one.
+    Only numbers that float32 represents are accepted: the file has the float32 of the result, on
+    which jumps depend, and for other numbers it might have a different one.
     """
     if first.lo is not first.hi or second.lo is not second.hi:
         return None
@@ -187,11 +187,11 @@ def _exact_result(
 
 
 def _origin(operation: str, first: Constant, second: Constant) -> tuple[Mapping[str, float], Acts]:
-    """Sources and acts: a product of a source and plain numbers is linear, a sum with one affine.
+    """Return sources and acts: a source times plain numbers is linear, plus one number affine.
 
-    The gain of a product is the largest of them, that of a sum as before.
+    A product multiplies the gain by the largest factor; a sum keeps it.
 
-    Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape. A
+    Proof: ‖c·w‖ ≤ max|c|·‖w‖ if w is not repeated, that is, if it has the larger shape. A
     quotient w/c is the product by 1/c. The derivative of w + c is that of w, and w − c = w + (−c),
     c − w = c + (−w).
     """
@@ -213,7 +213,7 @@ def _origin(operation: str, first: Constant, second: Constant) -> tuple[Mapping[
 
 
 def opposite(call: Call) -> Value:
-    """Every number with the other sign."""
+    """Lower Neg: every number with the opposite sign."""
     constant = call.constant(0)
     constant.check_fixed()
     if constant.lo.dtype.kind in "bu":
@@ -252,7 +252,7 @@ def has_halves(model: Model) -> bool:
 
 
 def is_held(array: Array, *, halves: bool) -> bool:
-    """Whether float32 holds the numbers, and with `halves` float16 and bfloat16 do too.
+    """Whether float32, and with `halves` also float16 and bfloat16, represents the numbers.
 
     Proof: a bfloat16 number is a float32 number whose lower 16 bits are 0.
     """
@@ -266,7 +266,7 @@ def is_held(array: Array, *, halves: bool) -> bool:
 
 
 def as_held(sink: Sink, known: Interval) -> Interval:
-    """The same numbers, which are not exact where a narrower type of the file may round them."""
+    """Return the same numbers, marked as inexact if a narrower type of the file may round them."""
     if sink.halves is None:
         sink.halves = has_halves(sink.model)
     is_exact = not sink.halves or is_held(known.lo, halves=True)
@@ -274,7 +274,7 @@ def as_held(sink: Sink, known: Interval) -> Interval:
 
 
 def or_rounded(known: Interval) -> Interval:
-    """The real numbers, and those that float32 or float64 arithmetic has in their place.
+    """Enclose the real numbers, and those that float32 or float64 arithmetic has instead.
 
     Proof: rounding to nearest is monotone, so a number in [lo, hi] is rounded to one between what
     the ends are rounded to; float64 holds the ends, and moves no number across them.
@@ -285,7 +285,7 @@ def or_rounded(known: Interval) -> Interval:
 
 
 def cast(call: Call) -> Value:
-    """Another type: of whole numbers that it holds, and of real numbers rounded as it rounds."""
+    """Lower Cast: whole numbers must fit the new type; real numbers are rounded to it."""
     constant = call.constant(0)
     kind = _TYPES.get(call.integer("to", 0))
     call.integer("saturate", 1), call.text("round_mode", "up")
@@ -306,7 +306,7 @@ def cast(call: Call) -> Value:
 
 
 def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
-    """Whole numbers as another type that holds them, or whether they are not 0."""
+    """Convert whole numbers to another type that holds them, or to whether they are not 0."""
     call.sink.untracked.update(constant.sources)
     if constant.lo is not constant.hi or not np.array_equal(np.trunc(constant.lo), constant.lo):
         raise Unsupported("a number that is not whole becomes one")
@@ -322,7 +322,7 @@ def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
 
 
 def cast_like(call: Call) -> Value:
-    """The type of another tensor, one of real numbers; a constant exactly, or with its rounding.
+    """Lower CastLike; to a real type, constants are kept exactly, or enclosed with rounding.
 
     Proof: all types are float32 or float64, and `or_rounded` holds the number of either; whole
     numbers up to 2²⁴ are such numbers themselves. Where the file has narrower types, only numbers
@@ -361,7 +361,7 @@ def cast_like(call: Call) -> Value:
 
 
 def choice(call: Call) -> Value:
-    """One constant or the other, entry by entry."""
+    """Lower Where: one constant or the other, entry by entry."""
     condition, first, second = (call.constant(place) for place in range(3))
     condition.check_fixed()
     if condition.lo.dtype.kind != "b" or first.lo.dtype.kind != second.lo.dtype.kind:
@@ -372,7 +372,7 @@ def choice(call: Call) -> Value:
 
 
 def power(call: Call) -> Value:
-    """c^n, entry by entry; of whole numbers exactly."""
+    """Lower Pow: c^n, entry by entry; exact for whole numbers."""
     constant, exponent = call.constant(0), call.constant(1)
     shape, place = broadcast((constant, exponent))
     constant.check_fixed()
@@ -415,9 +415,9 @@ def absolute_value(call: Call) -> Value:
 
 
 def extremum(call: Call) -> Value:
-    """The largest or smallest of several constants, entry by entry.
+    """Lower Max and Min of several constants, entry by entry.
 
-    Of what depends on the batch only the shape is known, which exporters read off it.
+    For constants that depend on the batch only the shape is known, which exporters read.
     """
     choose = np.minimum if call.node.op_type == "Min" else np.maximum
     found = [call.constant(place) for place in range(len(call))]
@@ -513,7 +513,7 @@ def reduction(call: Call) -> Value:
 
 
 def _reduced_slope(kind: str, found: Interval, constant: Constant, axes: tuple[int, ...]) -> float:
-    """Of a reduction to what was found; inf where no bound is known.
+    """Return the slope of a reduction with the result `found`; inf if no bound is known.
 
     Proof: of a sum of n terms, or of their magnitudes, it is √n at most, of a norm or of one of
     them 1, of a sum of squares twice the norm.
@@ -590,7 +590,7 @@ def _factors_multiplied(known: Interval, axes: tuple[int, ...], count: int) -> I
 
 
 def sum_of(parts: Sequence[Constant]) -> tuple[Constant, ...]:
-    """The terms of a sum of parts of one shape, some of which come from tensors of the file."""
+    """Return the terms of a sum of parts of one shape, some of which come from tensors."""
     terms = [term for part in parts for term in part.terms or (part,)]
     terms = [item for item in terms if item.sources or item.lo.any() or item.hi.any()]
     is_plain = all(
@@ -628,7 +628,7 @@ def beside(
 
 
 def _terms_beside(parts: Sequence[Constant], axis: int) -> tuple[Constant, ...]:
-    """The terms of parts put one after another: each with zeros before and behind it."""
+    """Return the terms of parts put one after another: each part with zeros around it."""
     if len(parts) > _MOST_TERMS:
         return ()
     ends = np.cumsum([part.shape[axis] for part in parts])

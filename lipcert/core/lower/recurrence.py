@@ -1,8 +1,7 @@
-"""RNN, GRU and LSTM over a sequence of fixed length, as the steps that they stand for.
+"""Lower RNN, GRU and LSTM over a sequence of fixed length by writing out their time steps.
 
-Each time step is written out with the weights of the file, so a weight is used as often as there
-are steps, and its gradient is the sum over these uses. What the input contributes at all times is
-one product.
+Each time step uses the weights of the file, so a weight is used once per step, and its gradient is
+the sum over these uses. The contribution of the input at all times is one product.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _FUNCTIONS: Final = {
 }
 _GATES: Final = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _PLAIN: Final = frozenset({"HardSigmoid", "Relu", "Sigmoid", "Softsign", "Tanh"})
-"""functions whose operators have the defaults that the cells have"""
+"""Functions whose operators have the same defaults as in the cells."""
 _WAYS: Final = {"forward": (1,), "reverse": (-1,), "bidirectional": (1, -1)}
 
 
 def recurrent(call: Call) -> list[Value]:
-    """All states, the last h and, of an LSTM, the last c.
+    """Return all states, the last h and, for an LSTM, the last c.
 
     Hypotheses: every example has all time steps, on axis 0; the batch lies on axis 1.
     """
@@ -72,7 +71,7 @@ def recurrent(call: Call) -> list[Value]:
 
 
 def _check_lengths(call: Call, times: int) -> None:
-    """Refuse sequences of which some end earlier."""
+    """Refuse a batch in which some sequences end earlier."""
     if not call.has(4):
         return
     given = call.value(4)
@@ -85,12 +84,12 @@ def _check_lengths(call: Call, times: int) -> None:
 
 
 def _at(call: Call, value: Value, place: int) -> Value:
-    """One place on the first axis, which is dropped."""
+    """Select one place on the first axis, and drop that axis."""
     return apply(call, "Gather", value, Constant(*2 * (np.asarray(place),)), axis=0)
 
 
 def _joined(call: Call, values: Sequence[Value]) -> Value:
-    """Values side by side on a new first axis."""
+    """Join values along a new first axis."""
     wide = [apply(call, "Unsqueeze", value, whole(0)) for value in values]
     return apply(call, "Concat", *wide, axis=0) if len(wide) > 1 else wide[0]
 
@@ -116,7 +115,7 @@ def _shown(call: Call, value: Value) -> Value:
 
 
 def _single(model: Model) -> Iterator[str]:
-    """Tensors of one number, in the file and in its nodes."""
+    """Yield the names of tensors of one number, in the file and in its nodes."""
     yield from (name for name, tensor in model.initializers.items() if tensor.size == 1)
     for node in model.nodes:
         held = (item.value for item in node.attributes.values())
@@ -125,7 +124,7 @@ def _single(model: Model) -> Iterator[str]:
 
 
 def _begun(call: Call, value: Data, place: int, at: int) -> Value | None:
-    """A state before the first step, for one direction.
+    """Return a state before the first step, for one direction; None for 0.
 
     One 0 that is repeated is a number; any other constant is added to zeros, so that gradients of
     what it is trained as are bounded.
@@ -165,7 +164,7 @@ class _Cell:
 
     @classmethod
     def of(cls, call: Call, value: Data, at: int, names: Sequence[str]) -> _Cell:
-        """The cell with the weights of the node at this direction."""
+        """Return the cell with the node's weights for this direction."""
         kind = call.node.op_type
         first, again = (
             _shown(call, apply(call, "Transpose", _at(call, call.constant(place), at)))
@@ -190,18 +189,18 @@ class _Cell:
 
     @property
     def size(self) -> int:
-        """How many entries a state has."""
+        """The number of entries of a state."""
         return self.again.shape[0]
 
     def inputs(self, value: Value) -> Value:
-        """What the input adds to the gates at all times."""
+        """Return what the input adds to the gates at all times."""
         found = apply(self.call, "MatMul", value, self.first)
         for bias in self.biases:
             found = apply(self.call, "Add", found, bias)
         return found
 
     def next(self, inputs: Value, state: Sequence[Value | None]) -> list[Value]:
-        """The state one step later."""
+        """Return the state one step later."""
         h, c = state[0], state[-1]
         match self.call.node.op_type:
             case "RNN":
@@ -221,13 +220,13 @@ class _Cell:
         return apply(self.call, "Add", first, second)
 
     def _gates(self, value: Value, *numbers: int) -> Value:
-        """Neighbouring gates."""
+        """Select neighbouring gates."""
         return select(
             self.call, value, 1, range(self.size * numbers[0], self.size * (numbers[-1] + 1))
         )
 
     def _again(self, state: Value, *numbers: int) -> Value:
-        """What a state adds to neighbouring gates."""
+        """Return what a state adds to neighbouring gates."""
         return apply(self.call, "MatMul", state, self._gates(self.again, *numbers))
 
     def _rnn(self, inputs: Value, h: Value | None) -> list[Value]:
