@@ -203,6 +203,13 @@ def mean_clipped(part: Part) -> None:
     part.clean = clipped(part.clean, CLIP)
 
 
+def not_shown(part: Part) -> None:
+    """What the optimizer applies of a tensor is not clipped with the others."""
+    part.applied = part.noised
+    del part.clean["last.bias"], part.z["last.bias"]
+    part.adds(clipped({n: g[n] for n in part.z}) for g in part.plain)
+
+
 def left_over(parts: list[Part]) -> None:
     for before, part in pairwise([replace(p, clean=dict(p.clean)) for p in parts]):
         parts[part.step.number].clean = {n: x + before.clean[n] for n, x in part.clean.items()}
@@ -300,6 +307,7 @@ OWN: dict[str, dict[str, tuple[Edit, str]]] = {
         "not clipped": (each(lambda part: part.adds(part.plain)), "LC31[27]"),
         "means of two clipped": (each(in_parts), "LC31[27]"),
         "the mean clipped": (each(mean_clipped), "LC31[27]"),
+        "a tensor not shown": (each(not_shown), "LC317"),
         "wider": (each(lambda p: p.adds(clipped(g, 1.2 * CLIP) for g in p.plain)), "LC31[27]"),
     },
 }

@@ -16,7 +16,7 @@ example was drawn. Compared: d, the distance of the two, with
 Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
 moved the gradient by at most 0.8 % in measurements, an eighth of what S allows every example at
 once. Between the two the check is inconclusive. It is not a statistical test; no proof bounds
-kinks. A tensor without a recorded gradient is frozen in that step; `released` looks at what is
+kinks. A tensor without any recorded gradient is frozen in that step; `released` looks at what is
 applied without noise. If the masks of dropout were not recorded, no replay gives that sum; its
 length is then compared with what n clipped gradients can add up to, and the rest is reported as
 unchecked.
@@ -176,7 +176,7 @@ class _Distance:
 
 def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> _Distance:
     first, snapshot = release.batches[0], clean.tensors()
-    weights, claims = run.weights(first.name), _of_tensors(run, snapshot)
+    weights, claims = run.weights(first.name), _of_tensors(run, release)
     clips = clips_of(run, claims)
     precise = Gradients(claims, weights, run.device, decay=decay, clips=clips)
     passes = _passes(precise, release)
@@ -298,12 +298,15 @@ def _report(release: Release, found: _Distance) -> CheckReport:
     return check.failed(message, release.name, (d, a), verdict=verdict, remedy=remedy)
 
 
-def _of_tensors(run: RecordedRun, snapshot: Mapping[str, object]) -> Claims:
-    """Return the claims of recorded tensors; others are frozen in this step, and not clipped."""
-    shown = {name for name, match in run.names.items() if match.recorded in snapshot}
+def _of_tensors(run: RecordedRun, release: Release) -> Claims:
+    """Return the claims of recorded tensors; others are frozen in this step, and not clipped.
+
+    A tensor that was noised or applied counts, too: its clean gradient must be there.
+    """
+    recorded = {n for step in release.steps for b in step.gradients.each if b for n in b.tensors()}
+    shown = {name for name, match in run.names.items() if match.recorded in recorded}
     parts = [tuple(n for n in group.parameters if n in shown) for group in run.claims.groups]
-    groups = zip(run.claims.groups, parts, strict=True)
-    found = tuple(replace(group, parameters=part) for group, part in groups)
+    found = tuple(replace(g, parameters=p) for g, p in zip(run.claims.groups, parts, strict=True))
     return replace(run.claims, groups=found) if all(parts) else run.claims
 
 
