@@ -342,8 +342,7 @@ class _Rank:
             if name in self._kinds and is_projection(source, target, unit):
                 self._found.projected += 1
                 continue
-            # equal infinities, as in masks of attention, are 0 apart
-            off = norm_of(target[target != source] - source[target != source])
+            off = _distance(target, source)
             text = f"{name!r} changed {place}, by {off:.4g} of {norm_of(source):.4g}"
             yield self._fault(name, place, text, (off, 0.0), source.ndim)
 
@@ -377,7 +376,7 @@ class _Rank:
             if name in updates:
                 update = updates[name]
                 slack, source = _slack(update, source, unit), update.exact
-            off = norm_of(target[target != source] - source[target != source])
+            off = _distance(target, source)
             if off <= slack:
                 continue
             if name in self._kinds and is_projection(source, target, unit, slack):
@@ -411,6 +410,12 @@ class _Rank:
         odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral")
         verdict = Verdict.INCONCLUSIVE if odd else Verdict.VIOLATION
         return _CHECK.failed(message, f"{place}, {name}", numbers, verdict=verdict)
+
+
+def _distance(target: FloatArray, source: FloatArray) -> float:
+    """Return the norm of the difference; equal infinities, as in attention masks, are 0 apart."""
+    differs = target != source
+    return norm_of(target[differs] - source[differs])
 
 
 def _slack(update: Updated, before: FloatArray, unit: float) -> float:

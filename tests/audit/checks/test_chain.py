@@ -188,14 +188,14 @@ def test_the_step_after_a_detailed_one_records_where_it_starts(tmp_path: Path) -
 
 
 class Frozen(nn.Module):
-    """A trained layer behind a frozen one, with a buffer."""
+    """A trained layer behind a frozen one, with a buffer that holds −∞ as a mask does."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.last = nn.Linear(8, 12, bias=False), nn.Linear(12, 3, bias=False)
         self.first.weight.requires_grad_(False)
-        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("seen", torch.tensor([0.0, 0.0, -torch.inf]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(torch.relu(self.first(x)))
