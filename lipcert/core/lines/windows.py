@@ -30,15 +30,16 @@ RELU = Activation("relu")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WindowFact(FactLine):
-    """Of a ReLU, the last of several behind convolutions in a row, from a value without negative
-    entries.
+    """Bounds the last of several ReLUs that follow convolutions in a row, where the value that the
+    first convolution reads has no negative entry.
 
-    values: all that is computed between. ties, added and levels: for each layer, magnitudes of Θ,
-    M and τ of `norms.joint_kernels`; scales: s, one for each value; they are not trusted. gain:
-    ‖shift·I + SHS‖, proved by method, twists and counts as in lines `norm/…`, H with γ/τ and the
-    identity on its diagonal.
-    Hypotheses (checked): each step reads what the one before computes, and nothing else; no tensor
-    of them may change; from one ReLU to the next they are a run around a plain convolution.
+    values: the names of all values computed before the last ReLU. ties, added and levels: for each
+    layer, the magnitudes of Θ, M and τ of `norms.joint_kernels`. scales: s, one for each value.
+    None of these numbers is trusted. gain: ‖shift·I + SHS‖, where H has γ/τ and the identity on its
+    diagonal; it is proved by method, twists and counts, as in lines `norm/…`.
+    Hypotheses (checked): each step reads what the step before it computes, and nothing else; no
+    tensor of these steps may change; from one ReLU to the next, the steps are one plain
+    convolution, as `kernel_of` reads them.
     Proof: SHS has no eigenvalue above gain − shift: v'Hv is at most that times Σ ‖v_k/s_k‖².
     """
 
@@ -55,7 +56,7 @@ class WindowFact(FactLine):
     counts: tuple[int, ...] = ()
 
     def evaluate(self, proof: Proof) -> Fact:
-        """From the norms of what the convolutions read, and of the value itself."""
+        """Return the bound that follows from the norms of the values in the window."""
         spend()
         layers = layers_of(proof, self.values, self.value)
         names = layers[0][0].inputs[0], *(layer[-1].output for layer in layers)
@@ -77,8 +78,10 @@ class WindowFact(FactLine):
         return Fact.of(layers[-1][-1].shape, sqrt_up(rest))
 
     def joint(self, proof: Proof, layers: Sequence[Sequence[Step]]) -> tuple[Kernel, Fraction]:
-        """shift·I + SHS, and Σ γτ over all entries; ValueError where numbers do not fit,
-        OverflowError where one is too large."""
+        """Return shift·I + SHS, and Σ γτ over all entries.
+
+        Raises ValueError if the numbers do not fit, OverflowError if one is too large.
+        """
         kernels = kernels_of(proof, layers)
         layout = Layout.of([kernel.frame for kernel in kernels])
         if not min((*self.levels, *self.scales), default=0.0) > 0.0:
@@ -101,7 +104,7 @@ class WindowFact(FactLine):
 
 
 def layers_of(proof: Proof, values: Sequence[str], value: str) -> Sequence[Sequence[Step]]:
-    """The steps from one ReLU to the next, that included; NotProved where hypotheses fail."""
+    """Return the steps up to and including each ReLU; raise NotProved if a hypothesis fails."""
     steps = [proof.step(name) for name in (*values, value)]
     if not all(b.inputs == (a.output,) for a, b in itertools.pairwise(steps)):
         raise NotProved("its steps do not follow one another")
@@ -114,7 +117,7 @@ def layers_of(proof: Proof, values: Sequence[str], value: str) -> Sequence[Seque
 
 
 def kernels_of(proof: Proof, layers: Sequence[Sequence[Step]]) -> list[Kernel]:
-    """Of each layer; NotProved where one is something else than a plain convolution."""
+    """Return the kernel of each layer; raise NotProved if a layer is not a plain convolution."""
     found = [
         kernel_of(layer[:-1], proof.program.shapes) if layer[:-1] else None for layer in layers
     ]
@@ -125,6 +128,6 @@ def kernels_of(proof: Proof, layers: Sequence[Sequence[Step]]) -> list[Kernel]:
 
 
 def ties_of(magnitudes: Sequence[float] | Array, places: IndexArray) -> Array:
-    """Θ for each phase, of which no entry off the diagonal is positive."""
+    """Return Θ for each phase; no entry off its diagonal is positive."""
     found = np.array(magnitudes, dtype=np.float64).reshape(places.shape)
     return np.where(np.eye(places.shape[1], dtype=np.bool_), found, -found)
