@@ -52,6 +52,7 @@ def private_run(
     network: Callable[[], nn.Module] = Small,
     optimizer: Callable[..., Optimizer] = SGD,
     examples: TensorDataset | None = None,
+    batch: int = BATCH,
     workers: int = 0,
     **changes: Any,
 ) -> Private:
@@ -72,7 +73,7 @@ def private_run(
         optimizer(module.parameters(), lr=0.5),
         DataLoader(
             examples or data(),
-            batch_size=BATCH,
+            batch_size=batch,
             num_workers=workers,
             multiprocessing_context="fork" if workers else None,
         ),

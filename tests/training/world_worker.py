@@ -19,11 +19,13 @@ import torch._dynamo  # which every optimizer loads: once, before processes are 
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, Optimizer
-from torch.utils.data import DataLoader
 
-from lipcert.training import Private, TrainingMechanism, make_private
-from tests.training.runs import BATCH, DELTA, EXAMPLES, STEPS, Small, clipless, data, train
+from lipcert.training import Private, TrainingMechanism
+from tests.training.runs import (
+    Small,
+    private_run,
+    train,
+)
 
 PATIENCE = 20.0
 
@@ -84,34 +86,10 @@ def wrapped() -> nn.Module:
 
 
 def rank_run(
-    folder: Path | None = None,
-    mechanism: TrainingMechanism | None = None,
-    *,
-    network: Callable[[], nn.Module] = Small,
-    optimizer: Callable[..., Optimizer] = SGD,
-    batch: int = BATCH,
-    **changes: Any,
+    folder: Path | None = None, mechanism: TrainingMechanism | None = None, **changes: Any
 ) -> Private:
     """This rank's part of a small run."""
-    torch.manual_seed(0)
-    module = network()
-    given: dict[str, Any] = {
-        "noise_multiplier": 1.0,
-        "delta": DELTA,
-        "steps": STEPS,
-        "dataset_size": EXAMPLES,
-        "folder": folder,
-        "record_every": 1,
-        "record_data": True,
-        "patience": PATIENCE,
-    }
-    return make_private(
-        module,
-        optimizer(module.parameters(), lr=0.5),
-        DataLoader(data(), batch_size=batch),
-        mechanism or clipless(),
-        **(given | changes),
-    )
+    return private_run(folder, mechanism, **({"seed": None, "patience": PATIENCE} | changes))
 
 
 def main(folder: Path, kind: str) -> None:
