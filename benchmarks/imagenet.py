@@ -158,7 +158,8 @@ def peak() -> int:
 
 def worst_quotient(model: object, norms: dict[str, float | None]) -> tuple[float, str]:
     """The largest certified norm over the estimate of the true one, over all linear layers."""
-    from lipcert.core.program import Conv, Dense
+    from lipcert.core.program import Dense
+    from lipcert.core.window_kinds import Conv
 
     quotients = []
     for node in model.graph.nodes:
@@ -175,7 +176,7 @@ def estimated_norm(node: object, steps: int = 40) -> float:
     """√ of the largest Ritz value of TᵀT after some Lanczos steps: at most the norm, up to 1e-9."""
     import torch
 
-    from lipcert.core.program import Conv
+    from lipcert.core.window_kinds import Conv
 
     weight = torch.from_numpy(node.operands["weight"].array.copy())
 

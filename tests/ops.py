@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.graph.evaluate import batch_output
 from lipcert.graph.geometry import Geometry
@@ -39,7 +39,7 @@ def evaluated(item: Node, *x: np.ndarray) -> np.ndarray:
     """The numbers of a node for arrays [examples, *shape], by the core's meaning of its step."""
     wide = [np.reshape(a, (len(a), *shape)) for a, shape in zip(x, item.given, strict=True)]
     found = batch_output(item.step, wide).reshape(len(x[0]), *item.shape)
-    both = isinstance(item.op, p.Scale) and "bias" in item.operands
+    both = isinstance(item.op, token_kinds.Scale) and "bias" in item.operands
     return found + item.operands["bias"].array if both else found
 
 
@@ -69,8 +69,8 @@ def written_shape(operand: Operand) -> Shape:
     return _WRITTEN.get(operand, operand.shape)
 
 
-def window(geometry: Geometry) -> p.Window:
-    return p.Window(
+def window(geometry: Geometry) -> window_kinds.Window:
+    return window_kinds.Window(
         tuple(each.taps for each in geometry),
         tuple(each.stride for each in geometry),
         tuple(each.dilation for each in geometry),
@@ -85,12 +85,12 @@ def Dense(weight: Operand, bias: Operand | None = None) -> Maker:
 
 
 def Embedding(table: Operand) -> Maker:
-    op = p.Embedding(exact(table))
+    op = kinds.Embedding(exact(table))
     return lambda x: node(op, [x], (*x, table.shape[1]), weight=table)
 
 
 def Conv(weight: Operand, bias: Operand | None, geometry: Geometry, groups: int = 1) -> Maker:
-    op = p.Conv(exact(weight), exact(bias), window(geometry), groups, False)
+    op = window_kinds.Conv(exact(weight), exact(bias), window(geometry), groups, False)
     shape = (weight.shape[0], *(each.outputs for each in geometry))
     return lambda x: node(op, [x], shape, weight=weight, bias=bias)
 
@@ -98,7 +98,7 @@ def Conv(weight: Operand, bias: Operand | None, geometry: Geometry, groups: int 
 def ConvTranspose(
     weight: Operand, bias: Operand | None, geometry: Geometry, groups: int = 1
 ) -> Maker:
-    op = p.Conv(exact(weight), exact(bias), window(geometry), groups, True)
+    op = window_kinds.Conv(exact(weight), exact(bias), window(geometry), groups, True)
     shape = (weight.shape[1] * groups, *(each.size for each in geometry))
     return lambda x: node(op, [x], shape, weight=weight, bias=bias)
 
@@ -107,7 +107,7 @@ def Scale(scale: Operand, bias: Operand | None = None) -> Maker:
     def of(x: Shape) -> Node:
         factor = placed(scale, x)
         term = None if bias is None else placed(bias, x)
-        return node(p.Scale(exact(factor)), [x], x, scale=factor, bias=term)
+        return node(token_kinds.Scale(exact(factor)), [x], x, scale=factor, bias=term)
 
     return of
 
@@ -116,7 +116,7 @@ def Divide(divisor: Operand) -> Maker:
     def of(x: Shape) -> Node:
         own = placed(divisor, x)
         factor = 1.0 / own.array
-        return node(p.Scale(p.Operand(factor, factor)), [x], x, divisor=own)
+        return node(token_kinds.Scale(p.Operand(factor, factor)), [x], x, divisor=own)
 
     return of
 
@@ -124,7 +124,7 @@ def Divide(divisor: Operand) -> Maker:
 def Shift(bias: Operand) -> Maker:
     def of(x: Shape) -> Node:
         own = placed(bias, x)
-        return node(p.Shift(exact(own)), [x], x, bias=own)
+        return node(token_kinds.Shift(exact(own)), [x], x, bias=own)
 
     return of
 
@@ -132,7 +132,7 @@ def Shift(bias: Operand) -> Maker:
 def PRelu(slope: Operand) -> Maker:
     def of(x: Shape) -> Node:
         own = placed(slope, x)
-        return node(p.PRelu(exact(own)), [x], x, slope=own)
+        return node(kinds.PRelu(exact(own)), [x], x, slope=own)
 
     return of
 
@@ -172,7 +172,7 @@ def Lrn(size: int, strength: float, power: float, floor: float) -> Maker:
 
 
 def Sort(axis: int) -> Maker:
-    return entrywise(p.Sort(axis + 1))
+    return entrywise(kinds.Sort(axis + 1))
 
 
 def behind(axes: Sequence[int]) -> Shape:
@@ -180,11 +180,11 @@ def behind(axes: Sequence[int]) -> Shape:
 
 
 def Normalize(axes: Sequence[int], epsilon: float, centred: bool) -> Maker:
-    return entrywise(kinds.Normalize(behind(axes), epsilon, centred))
+    return entrywise(token_kinds.Normalize(behind(axes), epsilon, centred))
 
 
 def Centre(axes: Sequence[int]) -> Maker:
-    return entrywise(p.Centre(behind(axes)))
+    return entrywise(kinds.Centre(behind(axes)))
 
 
 def DivideByNorm(axes: Sequence[int], radius: float, floor: float) -> Maker:
@@ -193,11 +193,11 @@ def DivideByNorm(axes: Sequence[int], radius: float, floor: float) -> Maker:
 
 
 def Softmax(axis: int = -1) -> Maker:
-    return lambda x: node(kinds.Softmax(axis % len(x) + 1, False), [x], x)
+    return lambda x: node(token_kinds.Softmax(axis % len(x) + 1, False), [x], x)
 
 
 def LogSoftmax(axis: int = -1) -> Maker:
-    return lambda x: node(kinds.Softmax(axis % len(x) + 1, True), [x], x)
+    return lambda x: node(token_kinds.Softmax(axis % len(x) + 1, True), [x], x)
 
 
 def BatchNorm(
@@ -207,7 +207,7 @@ def BatchNorm(
     bias: Operand,
     variance: np.ndarray | None = None,
 ) -> Maker:
-    op = p.BatchNorm(exact(scale), exact(bias), exact(Operand(mean)), exact(Operand(inverse)))
+    op = kinds.BatchNorm(exact(scale), exact(bias), exact(Operand(mean)), exact(Operand(inverse)))
     held = None if variance is None else Operand(variance)
     return lambda x: node(op, [x], x, scale=scale, bias=bias, mean=Operand(mean), variance=held)
 
@@ -218,15 +218,15 @@ def Move(shape: Shape, sources: np.ndarray) -> Maker:
 
 
 def MaxPool(geometry: Geometry) -> Maker:
-    return _pool(p.MaxPool(window(geometry)), geometry)
+    return _pool(window_kinds.MaxPool(window(geometry)), geometry)
 
 
 def AveragePool(geometry: Geometry, counts_padding: bool = True) -> Maker:
-    return _pool(p.AveragePool(window(geometry), counts_padding), geometry)
+    return _pool(window_kinds.AveragePool(window(geometry), counts_padding), geometry)
 
 
 def LpPool(geometry: Geometry, order: int = 2) -> Maker:
-    return _pool(kinds.LpPool(window(geometry), order), geometry)
+    return _pool(window_kinds.LpPool(window(geometry), order), geometry)
 
 
 def _pool(op: p.Op, geometry: Geometry) -> Maker:
@@ -242,15 +242,15 @@ def _reduced(op: p.Op) -> Maker:
 
 
 def ReduceSum(axes: Sequence[int]) -> Maker:
-    return _reduced(p.ReduceSum(behind(axes), False))
+    return _reduced(token_kinds.ReduceSum(behind(axes), False))
 
 
 def ReduceMean(axes: Sequence[int]) -> Maker:
-    return _reduced(p.ReduceSum(behind(axes), True))
+    return _reduced(token_kinds.ReduceSum(behind(axes), True))
 
 
 def ReduceMax(axes: Sequence[int], minimum: bool) -> Maker:
-    return _reduced(p.ReduceMax(behind(axes), minimum))
+    return _reduced(kinds.ReduceMax(behind(axes), minimum))
 
 
 def ReduceNorm(order: int, axes: Sequence[int], floor: float = 0.0) -> Maker:
@@ -266,11 +266,11 @@ def _broadcast(op: p.Op) -> Maker:
 
 
 def Add(signs: Sequence[int] = (1, 1)) -> Maker:
-    return _broadcast(p.Add(tuple(signs)))
+    return _broadcast(token_kinds.Add(tuple(signs)))
 
 
 def Multiply() -> Maker:
-    return _broadcast(kinds.Multiply())
+    return _broadcast(token_kinds.Multiply())
 
 
 def Quotient() -> Maker:
@@ -280,21 +280,23 @@ def Quotient() -> Maker:
 def Concat(axis: int) -> Maker:
     def of(*x: Shape) -> Node:
         length = sum(each[axis] for each in x)
-        return node(p.Concat(axis + 1), x, (*x[0][:axis], length, *x[0][axis + 1 :]))
+        return node(kinds.Concat(axis + 1), x, (*x[0][:axis], length, *x[0][axis + 1 :]))
 
     return of
 
 
 def MatMul() -> Maker:
     def of(a: Shape, b: Shape) -> Node:
-        return node(kinds.MatMul(), [a, b], (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))
+        return node(
+            token_kinds.MatMul(), [a, b], (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+        )
 
     return of
 
 
 def Attention(scale: float, mask: np.ndarray | None = None) -> Maker:
     numbers = None if mask is None else np.array(mask, np.float64)
-    op = kinds.Attention(scale, None if numbers is None else p.Operand(numbers, numbers))
+    op = token_kinds.Attention(scale, None if numbers is None else p.Operand(numbers, numbers))
     return lambda q, k, v: node(op, [q, k, v], (*q[:-1], v[-1]))
 
 

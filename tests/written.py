@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph, Node, Operand, example
 from lipcert.importer.model import ImportedModel, Verification
@@ -86,14 +86,14 @@ class _Writer:
         match op:
             case p.Dense():
                 yield from self.dense(stored, x, node, made)
-            case p.Conv(groups=groups, transposed=False):
+            case window_kinds.Conv(groups=groups, transposed=False):
                 windows = node.geometry
                 begins, ends = zip(*((w.pad_begin, w.pad_end) for w in windows), strict=True)
                 yield made(
                     "Conv", x, *stored.values(), group=groups, pads=[*begins, *ends],
                     strides=[w.stride for w in windows], dilations=[w.dilation for w in windows],
                 )  # fmt: skip
-            case p.AveragePool(counts_padding=counted):
+            case window_kinds.AveragePool(counts_padding=counted):
                 windows = node.geometry
                 begins, ends = zip(*((w.pad_begin, w.pad_end) for w in windows), strict=True)
                 yield made(
@@ -103,18 +103,18 @@ class _Writer:
                 )  # fmt: skip
             case p.Activation(numbers=()):
                 yield made(node.kind, x)
-            case p.Scale() if stored.keys() == {"scale"}:
+            case token_kinds.Scale() if stored.keys() == {"scale"}:
                 yield made("Mul", x, stored["scale"])
-            case p.Scale() if stored.keys() == {"scale", "bias"}:
+            case token_kinds.Scale() if stored.keys() == {"scale", "bias"}:
                 yield made("Mul", x, stored["scale"], output=f"{out}_scaled")
                 yield made("Add", f"{out}_scaled", stored["bias"])
-            case p.Shift():
+            case token_kinds.Shift():
                 yield made("Add", x, stored["bias"])
-            case p.Add(signs=(1, 1)):
+            case token_kinds.Add(signs=(1, 1)):
                 yield made("Add", *node.inputs)
-            case p.Concat(axis=axis):
+            case kinds.Concat(axis=axis):
                 yield made("Concat", *node.inputs, axis=axis)
-            case p.BatchNorm(inverse=inverse):
+            case kinds.BatchNorm(inverse=inverse):
                 variance = self.stored(Operand(inverse.lo**-2.0))
                 named = [*(stored[role] for role in ("scale", "bias", "mean")), variance]
                 yield made("BatchNormalization", x, *named, epsilon=0.0)
@@ -123,12 +123,12 @@ class _Writer:
                 yield self.move(sources.reshape(node.shape), size, x, made)
             case kinds.ReduceNorm(axes=axes):
                 yield made(node.kind, x, self.numbers(*axes), keepdims=1)
-            case kinds.Softmax(axis=axis, logarithm=False):
+            case token_kinds.Softmax(axis=axis, logarithm=False):
                 yield made("Softmax", x, axis=axis)
-            case p.Sort(axis=axis):
+            case kinds.Sort(axis=axis):
                 count = self.numbers(node.step.shape[axis])
                 yield made("TopK", x, count, axis=axis, largest=0, sorted=1)
-            case kinds.Normalize(axes=axes, epsilon=epsilon, centred=True):
+            case token_kinds.Normalize(axes=axes, epsilon=epsilon, centred=True):
                 if axes != tuple(range(len(node.step.shape)))[axes[0] :]:
                     raise ValueError(f"axes {axes} are not the last ones")
                 ones = self.stored(Operand(np.ones(node.step.shape[axes[0] :])))

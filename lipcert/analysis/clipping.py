@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 from lipcert.analysis.premises import mechanism_of
 from lipcert.analysis.release import layer_of
-from lipcert.core.kinds import CotangentClip, InputClip, Normalize
+from lipcert.core.kinds import CotangentClip, Embedding, InputClip
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
-from lipcert.core.program import Conv, Embedding, Program, Scale, Shape, Shift, Step
+from lipcert.core.program import Program, Shape, Step
 from lipcert.core.reader.records import Model
+from lipcert.core.token_kinds import Normalize, Scale, Shift
+from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.graph.ir import Graph, Node, Padding, is_arrangement, padding_of
 from lipcert.settings.settings import Settings

@@ -10,8 +10,9 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.premises import assumed_loss, doubt_of_loss
 from lipcert.analysis.release import layer_of
 from lipcert.analysis.why_unbounded import Absence, Why
-from lipcert.core.kinds import Divide, DivideByNorm, LocalResponse, Normalize, Softmax
+from lipcert.core.kinds import Divide, DivideByNorm, LocalResponse
 from lipcert.core.program import Activation, Step, operands
+from lipcert.core.token_kinds import Normalize, Softmax
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings

@@ -15,6 +15,7 @@ import numpy as np
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.premises import constraints_of
 from lipcert.core import program as p
+from lipcert.core import window_kinds
 from lipcert.core.program import FloatArray, Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
@@ -76,7 +77,7 @@ def _spectral(use: Use) -> float:
 
 def _of_linear_map(use: Use) -> float:
     array = use.operand.array
-    if not isinstance(use.node.op, p.Conv):
+    if not isinstance(use.node.op, window_kinds.Conv):
         return float(np.linalg.norm(array, 2)) if array.size else 0.0
     op = replace(use.node.op, weight=p.Operand(array, array), bias=None)
     step = replace(use.node.step, op=op, inputs=("x",), output="y")

@@ -43,8 +43,10 @@ from lipcert.analysis.usefulness import gated_numbers, usefulness_of
 from lipcert.analysis.why_unbounded import Absence, unexplained
 from lipcert.core.claims import total_sensitivity
 from lipcert.core.coverage import rule_of, tensors
-from lipcert.core.program import Conv, Dense, IndexArray, Move, Op, Program, ReduceMax, Step
+from lipcert.core.kinds import ReduceMax
+from lipcert.core.program import Dense, IndexArray, Move, Op, Program, Step
 from lipcert.core.reader.records import Tensor
+from lipcert.core.window_kinds import Conv
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples

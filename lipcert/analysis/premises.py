@@ -18,6 +18,7 @@ from lipcert.core.arithmetic import divide_down
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.interval import largest_magnitude, norm_up
+from lipcert.core.kinds import Embedding
 from lipcert.core.ledger.mechanism import Mechanism, names_of
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.ledger.run import Run
@@ -28,9 +29,10 @@ from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.membership import constraint_faults
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import Conv, Dense, Embedding, FloatArray, Move, Program, Shape
+from lipcert.core.program import Dense, FloatArray, Move, Program, Shape
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.moves import keeps_order
+from lipcert.core.window_kinds import Conv
 from lipcert.errors import UsageError
 from lipcert.graph.ir import EvalLayer, Graph, Node, example
 from lipcert.losses import make_loss, stated, stated_parts

@@ -14,6 +14,7 @@ from typing import Any, Final
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.records import BoundReport, ReasonReport
 from lipcert.core.coverage import tensors_read
+from lipcert.core.kinds import BatchNorm, Embedding
 from lipcert.core.line import Line
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
@@ -37,7 +38,9 @@ from lipcert.core.lines.steps import (
     TensorGradient,
 )
 from lipcert.core.lines.windows import WindowFact
-from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
+from lipcert.core.program import Dense, Step
+from lipcert.core.token_kinds import Scale
+from lipcert.core.window_kinds import Conv
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
 from lipcert.text.numbers import finite

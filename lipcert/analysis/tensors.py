@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.coverage import tensors
-from lipcert.core.program import Conv, Dense, FloatArray, Operand, Program, operands
+from lipcert.core.program import Dense, FloatArray, Operand, Program, operands
 from lipcert.core.reader.records import Model, Tensor
+from lipcert.core.window_kinds import Conv
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, parameters_of

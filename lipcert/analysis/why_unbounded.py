@@ -15,8 +15,9 @@ import numpy as np
 
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.core.coverage import tensors_read
-from lipcert.core.kinds import Attention, Compare, Divide, DivideByNorm, MatMul, Multiply, Normalize
-from lipcert.core.program import Activation, BatchNorm, Embedding, Program, Step, operands
+from lipcert.core.kinds import BatchNorm, Compare, Divide, DivideByNorm, Embedding
+from lipcert.core.program import Activation, Program, Step, operands
+from lipcert.core.token_kinds import Attention, MatMul, Multiply, Normalize
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.search.prover import Derived
 

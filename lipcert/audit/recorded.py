@@ -32,7 +32,8 @@ from lipcert.audit.trace.blobs import Blob, ExamplesKey, StoredTensor, key_path,
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch, Step
 from lipcert.audit.weight_norms import Settled, settled_weights
-from lipcert.core.program import BatchNorm, FloatArray, Shape
+from lipcert.core.kinds import BatchNorm
+from lipcert.core.program import FloatArray, Shape
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, Readable, checked_examples

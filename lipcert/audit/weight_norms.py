@@ -25,8 +25,9 @@ from lipcert.audit.records import Verdict
 from lipcert.core.arithmetic import add_down, divide_down, divide_up, multiply_up
 from lipcert.core.interval import norm_up
 from lipcert.core.norms.convolution import Kernel
-from lipcert.core.program import Conv, Dense, FloatArray, Operand, Shape, Step
+from lipcert.core.program import Dense, FloatArray, Operand, Shape, Step
 from lipcert.core.rules.facts import lengths_up
+from lipcert.core.window_kinds import Conv
 from lipcert.graph.evaluate import batch_output
 from lipcert.graph.ir import Node, Use, graph_at, is_shown, parameters_of
 from lipcert.measure.lowering import lowered

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lipcert.core.coverage import tensors_read
-from lipcert.core.kinds import CotangentClip, InputClip
+from lipcert.core.kinds import CotangentClip, Embedding, InputClip
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.paths import is_only_way, steps_between
-from lipcert.core.program import Conv, Embedding, Program, Step
+from lipcert.core.program import Program, Step
 from lipcert.core.reader.records import Model, shown
+from lipcert.core.window_kinds import Conv
 
 
 def layer_faults(program: Program, clip: BackpropClipping) -> Iterator[str]:

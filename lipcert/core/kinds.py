@@ -6,7 +6,70 @@ They follow the conventions of those in `program`.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lipcert.core.program import FloatArray, Op, Operand, Shape, Window, kind_of_step
+from lipcert.core.program import FloatArray, Op, Operand, Shape, kind_of_step
+
+
+@kind_of_step
+class Embedding(Op):
+    """y[..., :] = table[x[...], :], for whole numbers x from −rows to rows − 1.
+
+    table: [rows, width]. Negative numbers count from the end of the table; for any other x nothing
+    is computed.
+    """
+
+    is_stored: ClassVar[bool] = True
+    table: Operand
+
+
+@kind_of_step
+class BatchNorm(Op):
+    """y = scale·(x − mean)·inverse + shift per channel (axis 1), inverse = 1/√(variance + ε).
+
+    All of shape [channels].
+    """
+
+    is_stored: ClassVar[bool] = True
+    scale: Operand
+    shift: Operand
+    mean: Operand
+    inverse: Operand
+
+
+@kind_of_step
+class PRelu(Op):
+    """y = x where x ≥ 0, slope·x elsewhere; slope has the rank of x, with 1 where repeated."""
+
+    is_function: ClassVar[bool] = True
+    slope: Operand
+
+
+@kind_of_step
+class Centre(Op):
+    """y = x − mean of x over axes."""
+
+    axes: Shape
+
+
+@kind_of_step
+class ReduceMax(Op):
+    """Maximum (or minimum) over axes, which keep the length 1."""
+
+    axes: Shape
+    minimum: bool
+
+
+@kind_of_step
+class Sort(Op):
+    """Sorted along an axis; all of it is kept (what is dropped is a `Move` behind it)."""
+
+    axis: int
+
+
+@kind_of_step
+class Concat(Op):
+    """The inputs one after another along an axis."""
+
+    axis: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,14 +92,6 @@ class MaskedMean(Op):
 
     axes: Shape
     floor: float
-
-
-@kind_of_step
-class LpPool(Op):
-    """(Σ |x|^p)^(1/p) over windows of the axes behind the first two; p = 1 or 2."""
-
-    window: Window
-    p: int
 
 
 @kind_of_step
@@ -78,55 +133,8 @@ class LocalResponse(Op):
 
 
 @kind_of_step
-class Multiply(Op):
-    """y = x_0·x_1 entry by entry, broadcast as numpy does; both may be the same value."""
-
-
-@kind_of_step
 class Divide(Op):
     """y = x_0/x_1 entry by entry, broadcast as numpy does."""
-
-
-@kind_of_step
-class MatMul(Op):
-    """y = x_0 @ x_1 as numpy does, both computed from the input."""
-
-
-@kind_of_step
-class Softmax(Op):
-    """softmax along an axis, or its logarithm."""
-
-    axis: int
-    logarithm: bool
-
-
-@kind_of_step
-class Normalize(Op):
-    """y = (x − m)/√(mean of (x − m)² + epsilon) over axes.
-
-    m is the mean over the axes, or 0 if not centred.
-    LayerNormalization, InstanceNormalization, RMSNormalization and, between two reshapes,
-    GroupNormalization, without their scale and shift, which are steps behind it.
-    """
-
-    axes: Shape
-    epsilon: float
-    centred: bool
-
-
-@kind_of_step
-class Attention(Op):
-    """y = softmax(scale·(x_0 @ x_1) + mask) @ x_2 along the last axis of the scores.
-
-    x_0: queries [..., n, d], x_1: transposed keys [..., d, m], x_2: values [..., m, e]. The mask is
-    any constant, perhaps −inf in places but not in a whole row: no rule depends on it.
-    x_3, if there is one, is 1 where a score is hidden and 0 elsewhere, broadcast to the scores; a
-    query that sees nothing has the output 0, or none at all.
-    """
-
-    hides: ClassVar[bool] = True
-    scale: float
-    mask: Operand | None = None
 
 
 @kind_of_step
@@ -146,13 +154,3 @@ class CotangentClip(Op):
     clips_cotangents: ClassVar[bool] = True
     radius: float
     by_channel: bool
-
-
-@kind_of_step
-class Hide(Op):
-    """y = x_0, or −inf where x_1 is 1: scores of an `Attention`, until that is assembled.
-
-    Programs do not contain it, as no rule covers infinities.
-    """
-
-    is_final: ClassVar[bool] = False

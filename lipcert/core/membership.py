@@ -25,15 +25,17 @@ from lipcert.core.certificate import Certificate, Constraint
 from lipcert.core.coverage import tensors
 from lipcert.core.digest import structural_digest
 from lipcert.core.interval import Array, norm_up
+from lipcert.core.kinds import Embedding
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.norms import Engine
 from lipcert.core.norms.claim import NormWitness, step_norm_at_most
-from lipcert.core.program import PLUS, Conv, Dense, Embedding, Op, Operand, Program, Step, operands
+from lipcert.core.program import PLUS, Dense, Op, Operand, Program, Step, operands
 from lipcert.core.reader import read_model_bytes
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
 from lipcert.core.rules.facts import lengths_up
+from lipcert.core.window_kinds import Conv
 
 _TYPES: Final[Mapping[str, str]] = {
     "F64": "float64",

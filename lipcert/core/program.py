@@ -114,22 +114,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Windows along the spatial axes: tap t of output o reads o·stride + t·dilation − before.
-
-    One number per axis; positions outside the input read as padding.
-    """
-
-    taps: Shape
-    strides: Shape
-    dilations: Shape
-    before: Shape
-    outputs: Shape
-
-
-@dataclass(frozen=True, slots=True)
 class Op:
-    """What a step computes: one of the kinds below, or in `kinds`."""
+    """What a step computes: one of the kinds below, or in the files of further kinds."""
 
     hides: ClassVar[bool] = False
     """Whether its numbers may be −inf."""
@@ -137,6 +123,10 @@ class Op:
     """Whether finished programs may contain such steps."""
     clips_cotangents: ClassVar[bool] = False
     """Whether it makes cotangents shorter than by the chain rule."""
+    is_function: ClassVar[bool] = False
+    """Whether it applies a function of one number to every entry."""
+    is_stored: ClassVar[bool] = False
+    """Whether its numbers are the weights of a layer, which the file holds."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -152,62 +142,9 @@ _Op = TypeVar("_Op", bound=Op)
 class Dense(Op):
     """y[..., o] = Σ_i weight[o, i]·x[..., i] + bias[o]: along the last axis of x."""
 
+    is_stored: ClassVar[bool] = True
     weight: Operand
     bias: Operand | None
-
-
-@kind_of_step
-class Embedding(Op):
-    """y[..., :] = table[x[...], :], for whole numbers x from −rows to rows − 1.
-
-    table: [rows, width]. Negative numbers count from the end of the table; for any other x nothing
-    is computed.
-    """
-
-    table: Operand
-
-
-@kind_of_step
-class Conv(Op):
-    """Convolution of x [1, channels, *spatial] with zero padding.
-
-    weight: [outputs, inputs of a group, *taps]. transposed: the linear map is the transpose of the
-    convolution by `weight` and `window` from an input of the shape of y to an output of the shape
-    of x, so that weight is [channels of x, outputs of a group, *taps]. bias: per output channel.
-    """
-
-    weight: Operand
-    bias: Operand | None
-    window: Window
-    groups: int
-    transposed: bool
-
-
-@kind_of_step
-class Scale(Op):
-    """y = factor·x entry by entry; factor has the rank of x, with 1 where it is repeated."""
-
-    factor: Operand
-
-
-@kind_of_step
-class Shift(Op):
-    """y = x + offset entry by entry; offset has the rank of x, with 1 where it is repeated."""
-
-    offset: Operand
-
-
-@kind_of_step
-class BatchNorm(Op):
-    """y = scale·(x − mean)·inverse + shift per channel (axis 1), inverse = 1/√(variance + ε).
-
-    All of shape [channels].
-    """
-
-    scale: Operand
-    shift: Operand
-    mean: Operand
-    inverse: Operand
 
 
 @kind_of_step
@@ -222,15 +159,9 @@ class Activation(Op):
     exp · log · sqrt · reciprocal · power(exponent) · soft_threshold(lambda)
     """
 
+    is_function: ClassVar[bool] = True
     name: str
     numbers: tuple[float, ...] = ()
-
-
-@kind_of_step
-class PRelu(Op):
-    """y = x where x ≥ 0, slope·x elsewhere; slope has the rank of x, with 1 where repeated."""
-
-    slope: Operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,69 +173,6 @@ class Move(Op):
     """
 
     sources: IndexArray
-
-
-@kind_of_step
-class MaxPool(Op):
-    """Maximum over windows of the axes behind the first two; padding is never the maximum."""
-
-    window: Window
-
-
-@kind_of_step
-class AveragePool(Op):
-    """Mean over windows of the axes behind the first two.
-
-    counts_padding: whether padding counts as 0 or not at all (the divisor is then the number of
-    positions of the window inside the input).
-    """
-
-    window: Window
-    counts_padding: bool
-
-
-@kind_of_step
-class ReduceSum(Op):
-    """Sum over axes, which keep the length 1; mean: divided by the number of terms."""
-
-    axes: Shape
-    mean: bool
-
-
-@kind_of_step
-class Centre(Op):
-    """y = x − mean of x over axes."""
-
-    axes: Shape
-
-
-@kind_of_step
-class ReduceMax(Op):
-    """Maximum (or minimum) over axes, which keep the length 1."""
-
-    axes: Shape
-    minimum: bool
-
-
-@kind_of_step
-class Sort(Op):
-    """Sorted along an axis; all of it is kept (what is dropped is a `Move` behind it)."""
-
-    axis: int
-
-
-@kind_of_step
-class Add(Op):
-    """y = Σ signs[i]·x_i, broadcast as numpy does."""
-
-    signs: tuple[int, ...]
-
-
-@kind_of_step
-class Concat(Op):
-    """The inputs one after another along an axis."""
-
-    axis: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -337,7 +205,7 @@ def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
 
 def kept_entries(step: Step) -> int:
     """Count the entries of a step besides kernels, matrices, and views of shared numbers."""
-    if isinstance(step.op, Dense | Conv | Embedding | BatchNorm):
+    if step.op.is_stored:
         return 0
     held = (getattr(step.op, item.name) for item in fields(step.op))
     arrays = (item.lo if isinstance(item, Operand) else item for item in held)

@@ -3,6 +3,7 @@
 So a check depends only on the modules that its certificate and its model need.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -12,6 +13,11 @@ def member(package: str, place: str) -> Any:
     """Return the member at "module.name" in a package of the core."""
     module, _, name = place.partition(".")
     return getattr(import_module(f"lipcert.core.{package}.{module}"), name)
+
+
+def spelt(kind: str) -> str:
+    """Return the name of an ONNX operator as the name of its function: "gather_nd" for GatherND."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower()
 
 
 class Registry(Mapping[str, Any]):

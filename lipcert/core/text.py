@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 from lipcert.core.canonical import Parameters
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import CHECKED, EVALUATION, LAYERS, SAMPLING, STEPWISE
-from lipcert.core.ledger.eval_layers import read_eval_layers
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism
 from lipcert.core.ledger.premises import InputPart, LossPart, Premises
-from lipcert.core.ledger.run import Run
+from lipcert.core.ledger.run import Run, read_eval_layers
 from lipcert.core.verdict import STAGES, Report, Verdict
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import Final, Self
 import numpy as np
 
 from lipcert.core import program as p
+from lipcert.core import token_kinds
 from lipcert.core.program import FloatArray, Shape
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import ROLES, Graph, Node, Operand, PlaceArray
@@ -97,9 +98,11 @@ class Network:
 def _steps(node: Node) -> Iterator[tuple[p.Step, Mapping[str, tuple[str, Operand]]]]:
     """Yield the steps of a node, each with its operands by field of the op, and their slots."""
     step, operands = node.step, node.operands
-    if isinstance(step.op, p.Scale) and "bias" in operands:
+    if isinstance(step.op, token_kinds.Scale) and "bias" in operands:
         between = replace(step, output=f"{step.output}#scaled")
-        shift = p.Step(p.Shift(step.op.factor), (between.output,), step.output, step.shape, 0)
+        shift = p.Step(
+            token_kinds.Shift(step.op.factor), (between.output,), step.output, step.shape, 0
+        )
         yield _step(between, operands)
         yield _step(shift, operands)
     else:

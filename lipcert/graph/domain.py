@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.interval import norm_up
-from lipcert.core.kinds import Compare
-from lipcert.core.program import Embedding, FloatArray, Move, Part, Program
+from lipcert.core.kinds import Compare, Embedding
+from lipcert.core.program import FloatArray, Move, Part, Program
 from lipcert.core.rules.facts import Fact, box_norm
 from lipcert.graph.ir import places_of
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.core.interval import exact
 from lipcert.core.rules.activations import function
@@ -162,31 +162,37 @@ def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
     with np.errstate(all="ignore"):
         match op:
             case (
-                p.Embedding()
+                kinds.Embedding()
                 | kinds.Compare()
                 | p.Activation()
                 | p.Dense()
-                | p.Scale()
-                | p.Shift()
-                | p.PRelu()
+                | token_kinds.Scale()
+                | token_kinds.Shift()
+                | kinds.PRelu()
             ):
                 return _applied(step, x)
-            case p.Conv() | p.BatchNorm() | p.MaxPool() | p.AveragePool() | kinds.LpPool():
+            case (
+                window_kinds.Conv()
+                | kinds.BatchNorm()
+                | window_kinds.MaxPool()
+                | window_kinds.AveragePool()
+                | window_kinds.LpPool()
+            ):
                 joined = x[0].reshape(-1, *x[0].shape[2:])
                 return _applied(step, [joined]).reshape(len(x[0]), *step.shape)
             case p.Move():
                 flat = np.pad(x[0].reshape(len(x[0]), -1), ((0, 0), (0, 1)))
                 return np.asarray(flat[:, op.sources])
-            case p.Add() | kinds.Multiply() | kinds.Divide():
+            case token_kinds.Add() | token_kinds.Multiply() | kinds.Divide():
                 return _applied(step, of_one_rank(x))
-            case kinds.Softmax() | p.Sort() | p.Concat():
+            case token_kinds.Softmax() | kinds.Sort() | kinds.Concat():
                 return _applied(replace(step, op=replace(op, axis=op.axis + 1)), x)
             case (
-                p.ReduceSum()
-                | p.ReduceMax()
+                token_kinds.ReduceSum()
+                | kinds.ReduceMax()
                 | kinds.ReduceNorm()
-                | p.Centre()
-                | kinds.Normalize()
+                | kinds.Centre()
+                | token_kinds.Normalize()
                 | kinds.MaskedMean()
             ):
                 axes = tuple(axis + 1 for axis in op.axes)
@@ -234,7 +240,7 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
         case p.Dense():
             y = x[0] @ _like(op.weight, x[0]).T
             return y if op.bias is None else y + _like(op.bias, x[0])
-        case p.Embedding():
+        case kinds.Embedding():
             return _rows(_like(op.table, x[0]), x[0].astype(np.int64))
         case kinds.Compare():
             found = x[0] > op.limits if op.above else x[0] == op.limits
@@ -244,14 +250,14 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             count = np.sum(mask, axis=op.axes, keepdims=True)
             total = np.sum(x[0] * mask, axis=op.axes, keepdims=True)
             return np.asarray(total / np.maximum(count, op.floor))
-        case p.Conv():
+        case window_kinds.Conv():
             y = _transposed(op, x[0], step.shape) if op.transposed else _convolved(op, x[0])
             return y if op.bias is None else y + _by_channel(op.bias, y)
-        case p.Scale():
+        case token_kinds.Scale():
             return np.asarray(x[0] * _like(op.factor, x[0]))
-        case p.Shift():
+        case token_kinds.Shift():
             return x[0] + _like(op.offset, x[0])
-        case p.BatchNorm():
+        case kinds.BatchNorm():
             centred = x[0] - _by_channel(op.mean, x[0])
             scaled = _by_channel(op.scale, x[0]) * centred * _by_channel(op.inverse, x[0])
             return np.asarray(scaled + _by_channel(op.shift, x[0]))
@@ -259,25 +265,25 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             found = function_of(op.name, op.numbers, x[0])
             is_rough = op.name in _APPROXIMATED and x[0].dtype != np.float64
             return _strayed(found, x[0]) if is_rough else found
-        case p.PRelu():
+        case kinds.PRelu():
             return np.where(x[0] >= 0, x[0], _like(op.slope, x[0]) * x[0])
         case p.Move():
             return np.append(x[0].reshape(-1), x[0].dtype.type(0))[op.sources]
-        case p.MaxPool() | p.AveragePool() | kinds.LpPool():
+        case window_kinds.MaxPool() | window_kinds.AveragePool() | window_kinds.LpPool():
             return _pooled(op, x[0])
-        case kinds.Multiply():
+        case token_kinds.Multiply():
             return x[0] * x[1]
         case kinds.Divide():
             return x[0] / x[1]
-        case kinds.MatMul():
+        case token_kinds.MatMul():
             return np.asarray(x[0] @ x[1])
-        case p.Add():
+        case token_kinds.Add():
             return np.asarray(sum(s * v for s, v in zip(op.signs, x, strict=True)))
-        case p.Concat():
+        case kinds.Concat():
             return np.concatenate(x, axis=op.axis)
-        case p.Sort():
+        case kinds.Sort():
             return np.sort(x[0], axis=op.axis)
-        case kinds.Attention():
+        case token_kinds.Attention():
             scores = op.scale * (x[0] @ x[1])
             if op.mask is not None:
                 scores = scores + _like(op.mask, x[0])
@@ -311,9 +317,9 @@ def _log_softmax(x: Array, axis: int) -> Array:
 def _along_axes(op: p.Op, x: Array) -> Array:
     """Return the output of an op that reads along axes of one value."""
     match op:
-        case p.ReduceSum():
+        case token_kinds.ReduceSum():
             return np.asarray((np.mean if op.mean else np.sum)(x, axis=op.axes, keepdims=True))
-        case p.ReduceMax():
+        case kinds.ReduceMax():
             return np.asarray((np.min if op.minimum else np.max)(x, axis=op.axes, keepdims=True))
         case kinds.ReduceNorm():
             total = np.sum(np.abs(x) ** op.p, axis=op.axes, keepdims=True) + op.floor
@@ -322,16 +328,16 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             return _log_sum_exp(x, op.axes)
         case kinds.LocalResponse():
             return _response(op, x)
-        case p.Centre():
+        case kinds.Centre():
             return _centred(x, op.axes)
         case kinds.DivideByNorm():
             length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
             divisor = np.maximum(_like(op.share, x) * length, op.floor)
             return np.asarray(x / np.where(divisor > 0.0, divisor, 1.0))
-        case kinds.Softmax():
+        case token_kinds.Softmax():
             logs = _log_softmax(x, op.axis)
             return logs if op.logarithm else np.asarray(np.exp(logs))
-        case kinds.Normalize():
+        case token_kinds.Normalize():
             d = _centred(x, op.axes) if op.centred else x
             return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))
     raise TypeError(f"steps of the kind {type(op).__name__} cannot be evaluated")
@@ -357,7 +363,9 @@ def _by_channel(operand: p.Operand, x: Array) -> Array:
     return _like(operand, x).reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
-def by_tap(window: p.Window, sizes: p.Shape) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
+def by_tap(
+    window: window_kinds.Window, sizes: p.Shape
+) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
     """Yield each tap that reads the input, the outputs that read it, and the inputs they read."""
     for tap in itertools.product(*map(range, window.taps)):
         outs, ins = [], []
@@ -378,7 +386,7 @@ def behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:
     return (*(slice(None),) * axes, *index)
 
 
-def _convolved(op: p.Conv, x: Array) -> Array:
+def _convolved(op: window_kinds.Conv, x: Array) -> Array:
     outputs, per_group, *_ = op.weight.shape
     weight = _like(op.weight, x).reshape(op.groups, outputs // op.groups, *op.weight.shape[1:])
     parts = x.reshape(len(x), op.groups, per_group, *x.shape[2:])
@@ -388,7 +396,7 @@ def _convolved(op: p.Conv, x: Array) -> Array:
     return y.reshape(len(x), outputs, *op.window.outputs)
 
 
-def _transposed(op: p.Conv, x: Array, shape: p.Shape) -> Array:
+def _transposed(op: window_kinds.Conv, x: Array, shape: p.Shape) -> Array:
     inputs, per_group, *_ = op.weight.shape
     weight = _like(op.weight, x).reshape(op.groups, inputs // op.groups, *op.weight.shape[1:])
     parts = x.reshape(len(x), op.groups, inputs // op.groups, *x.shape[2:])
@@ -404,24 +412,26 @@ def _mixed(matrix: Array, x: Array) -> Array:
     return np.asarray(flat.reshape(*flat.shape[:3], *x.shape[3:]))
 
 
-def _pooled(op: p.MaxPool | p.AveragePool | kinds.LpPool, x: Array) -> Array:
+def _pooled(
+    op: window_kinds.MaxPool | window_kinds.AveragePool | window_kinds.LpPool, x: Array
+) -> Array:
     window = op.window
-    start = -np.inf if isinstance(op, p.MaxPool) else 0.0
+    start = -np.inf if isinstance(op, window_kinds.MaxPool) else 0.0
     y = np.full((*x.shape[:2], *window.outputs), start, x.dtype)
     count = np.zeros(window.outputs, x.dtype)
     for _, outs, ins in by_tap(window, x.shape[2:]):
         read, kept = x[behind(2, ins)], y[behind(2, outs)]
         match op:
-            case p.MaxPool():
+            case window_kinds.MaxPool():
                 y[behind(2, outs)] = np.maximum(kept, read)
-            case p.AveragePool():
+            case window_kinds.AveragePool():
                 y[behind(2, outs)] = kept + read
                 count[outs] += 1.0
-            case kinds.LpPool():
+            case window_kinds.LpPool():
                 y[behind(2, outs)] = kept + np.abs(read) ** op.p
     match op:
-        case p.AveragePool():
+        case window_kinds.AveragePool():
             return y / (math.prod(window.taps) if op.counts_padding else count)
-        case kinds.LpPool():
+        case window_kinds.LpPool():
             return np.asarray(y ** (1 / op.p))
     return y

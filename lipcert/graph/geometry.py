@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core import program
+from lipcert.core import program, window_kinds
 from lipcert.core.rules.windows import Axis, axes_of, overlap
 
 
@@ -47,7 +47,7 @@ class Window:
     def axis(self) -> Axis:
         """The positions that each tap of each window reads."""
         numbers = (self.taps, self.stride, self.dilation, self.pad_begin, self.outputs)
-        return axes_of(program.Window(*((number,) for number in numbers)), (self.size,))[0]
+        return axes_of(window_kinds.Window(*((number,) for number in numbers)), (self.size,))[0]
 
     def reads(self) -> npt.NDArray[np.int64]:
         """Return for each output how many taps of its window read the input: [outputs]."""
@@ -63,7 +63,7 @@ def copies(geometry: Geometry) -> int:
     return overlap(tuple(window.axis for window in geometry))
 
 
-def geometry_of(window: program.Window, sizes: program.Shape) -> Geometry:
+def geometry_of(window: window_kinds.Window, sizes: program.Shape) -> Geometry:
     """Return the windows of a step by dimension; sizes: of the grid that they read."""
     found = []
     for axis, size in enumerate(sizes):

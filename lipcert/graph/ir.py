@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray, IndexArray, Move, Shape
 from lipcert.diagnostics import EXPORT
@@ -85,15 +85,15 @@ def _is_read_only(array: FloatArray) -> bool:
 
 _KINDS: Final = MappingProxyType(
     {
-        p.BatchNorm: "BatchNormalization",
+        kinds.BatchNorm: "BatchNormalization",
         p.Dense: "Gemm",
-        p.Embedding: "Gather",
+        kinds.Embedding: "Gather",
         kinds.Divide: "Div",
         kinds.DivideByNorm: "LpNormalization",
         kinds.LocalResponse: "LRN",
-        kinds.Multiply: "Mul",
-        p.Shift: "Add",
-        p.Sort: "TopK",
+        token_kinds.Multiply: "Mul",
+        token_kinds.Shift: "Add",
+        kinds.Sort: "TopK",
     }
 )
 """Names in reports for steps that ONNX calls differently."""
@@ -106,12 +106,12 @@ JOINED: Final = "outputs"
 """The name of the step that joins several outputs, which is not a node of the file."""
 _ANYWHERE: Final = (
     p.Activation
-    | p.Add
+    | token_kinds.Add
     | kinds.CotangentClip
     | kinds.Divide
     | kinds.InputClip
     | p.Move
-    | kinds.Multiply
+    | token_kinds.Multiply
 )
 
 
@@ -180,9 +180,9 @@ def name_of(op: p.Op) -> str:
             return "".join(word.capitalize() for word in name.split("_"))
         case kinds.ReduceNorm(p=order):
             return f"ReduceL{order}"
-        case p.ReduceSum(mean=True):
+        case token_kinds.ReduceSum(mean=True):
             return "ReduceMean"
-        case kinds.Softmax(logarithm=True):
+        case token_kinds.Softmax(logarithm=True):
             return "LogSoftmax"
     return type(op).__name__
 
@@ -248,9 +248,9 @@ class Node:
     def kind(self) -> str:
         """Name for reports, in the spelling of ONNX where ONNX has one ("Conv")."""
         match self.op:
-            case p.Conv(transposed=True):
+            case window_kinds.Conv(transposed=True):
                 return "ConvTranspose"
-            case p.Scale():
+            case token_kinds.Scale():
                 return "Div" if "divisor" in self.operands else "Mul"
         return _KINDS.get(type(self.op)) or name_of(self.op)
 
@@ -258,9 +258,15 @@ class Node:
     def geometry(self) -> Geometry:
         """The windows of a convolution or pooling along each axis after the channels."""
         op, below = self.op, self.given[0]
-        if not isinstance(op, p.Conv | p.MaxPool | p.AveragePool | kinds.LpPool):
+        if not isinstance(
+            op,
+            window_kinds.Conv
+            | window_kinds.MaxPool
+            | window_kinds.AveragePool
+            | window_kinds.LpPool,
+        ):
             raise TypeError(f"node {self.name!r}: {self.kind} has no windows")
-        if isinstance(op, p.Conv) and op.transposed:
+        if isinstance(op, window_kinds.Conv) and op.transposed:
             below = self.step.shape
         return geometry_of(op.window, below[2:])
 
@@ -278,11 +284,11 @@ def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
     if any(shape[:1] != (1,) for shape in (*given, step.shape)):
         return False
     match step.op:
-        case p.Dense() | p.Embedding():
+        case p.Dense() | kinds.Embedding():
             return len(step.shape) > 1
-        case kinds.MatMul() | kinds.Attention():
+        case token_kinds.MatMul() | token_kinds.Attention():
             return min(map(len, given)) > 2
-        case kinds.Softmax(axis) | p.Sort(axis) | p.Concat(axis):
+        case token_kinds.Softmax(axis) | kinds.Sort(axis) | kinds.Concat(axis):
             return axis > 0
     return 0 not in getattr(step.op, "axes", ())
 
@@ -299,12 +305,12 @@ class Use:
     @property
     def is_linear_map(self) -> bool:
         """Whether it is the weight of a matrix or of a convolution."""
-        return self.slot == "weight" and isinstance(self.node.op, p.Dense | p.Conv)
+        return self.slot == "weight" and isinstance(self.node.op, p.Dense | window_kinds.Conv)
 
     @property
     def is_table(self) -> bool:
         """Whether it is the table of an embedding: its spectral norm is that of its longest row."""
-        return isinstance(self.node.op, p.Embedding)
+        return isinstance(self.node.op, kinds.Embedding)
 
     @property
     def places(self) -> PlaceArray:

@@ -14,11 +14,12 @@ from pathlib import PurePath
 from typing import Final, TypeAlias
 
 from lipcert.core.coverage import tensors
-from lipcert.core.kinds import Attention, DivideByNorm, MaskedMean, Normalize
+from lipcert.core.kinds import Centre, Concat, DivideByNorm, MaskedMean, Sort
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Activation, Centre, Concat, Op, Program, Sort
+from lipcert.core.program import Activation, Op, Program
 from lipcert.core.reader.records import Input, Model, Node, Tensor
+from lipcert.core.token_kinds import Attention, Normalize
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph

@@ -17,6 +17,7 @@ from functools import reduce
 
 import numpy as np
 
+from lipcert.core import kinds, token_kinds
 from lipcert.core import program as p
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.coverage import tensors
@@ -220,7 +221,7 @@ def _operands(number: int, step: p.Step, operands: Operands) -> Mapping[str, Ope
             slot, role = (number, item.name), ROLES[item.name]
             role = "divisor" if operands.is_inverted(slot) else role
             found[role] = operands.of(slot, operand)
-    if isinstance(step.op, p.BatchNorm):
+    if isinstance(step.op, kinds.BatchNorm):
         found["mean"] = Operand(member(step.op.mean))
         variance = operands.stored(step.op.inverse)
         if variance is not None:
@@ -233,7 +234,7 @@ def _is_one_affine_map(scale: Node, shift: Node, readers: Mapping[str, int]) -> 
     alone = scale.output == shift.inputs[0] and readers[scale.output] == 1
     return (
         alone
-        and isinstance(shift.op, p.Shift)
+        and isinstance(shift.op, token_kinds.Shift)
         and scale.operands.keys() == {"scale"}
         and scale.step.node == shift.step.node
     )

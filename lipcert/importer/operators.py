@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.lower.operators import DATA, LAYOUT
+from lipcert.core.lower import operators, rare_operators
 from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.errors import Refusal
 from lipcert.importer.nodes import label
@@ -121,7 +121,7 @@ def _reason(node: Node) -> _Reason | None:
     if "training" in domain or _REASONS.get(kind) is _TRAINING:
         return _TRAINING
     name = f"{domain}.{kind}" if domain else kind
-    if name in LAYOUT or name in DATA:
+    if any(name in own.LAYOUT or name in own.DATA for own in (operators, rare_operators)):
         return None
     if domain:
         reason = f"the domain {domain!r} is not supported"

@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.coverage import tensors
-from lipcert.core.kinds import Attention
-from lipcert.core.program import Activation, BatchNorm, Operand, PRelu, Program, Scale, operands
+from lipcert.core.kinds import BatchNorm, PRelu
+from lipcert.core.program import Activation, Operand, Program, operands
 from lipcert.core.reader.records import Model, Node, Tensor
+from lipcert.core.token_kinds import Attention, Scale
 from lipcert.graph.ir import Parameter
 from lipcert.importer.computed import Computed
 from lipcert.importer.metadata import Provenance, is_anonymous

@@ -21,7 +21,7 @@ from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.interval import Interval as Slopes
-from lipcert.core.kinds import Softmax
+from lipcert.core.kinds import BatchNorm, PRelu, Sort
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import NotProved
 from lipcert.core.lines.balls import InputBall
@@ -38,25 +38,12 @@ from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.windows import WindowFact
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import (
-    Activation,
-    Add,
-    BatchNorm,
-    Dense,
-    MaxPool,
-    Move,
-    PRelu,
-    Program,
-    Scale,
-    Shape,
-    Shift,
-    Sort,
-    Step,
-    operands,
-)
+from lipcert.core.program import Activation, Dense, Move, Program, Shape, Step, operands
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.steps import rule_at
+from lipcert.core.token_kinds import Add, Scale, Shift, Softmax
+from lipcert.core.window_kinds import MaxPool
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.evidence import Evidence, Observer, Proposals
 from lipcert.search.forms import shares_of_balls

@@ -27,7 +27,8 @@ from lipcert.core.interval import Array
 from lipcert.core.line import NotProved
 from lipcert.core.lines.kernels import Added, Kernel, KernelGradient, added_below, kernel_at
 from lipcert.core.lines.proof import LOSS, Proof
-from lipcert.core.program import Conv, Dense
+from lipcert.core.program import Dense
+from lipcert.core.window_kinds import Conv
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.settings.values import TierName
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
+from lipcert.core.kinds import BatchNorm
 from lipcert.core.lines.norms import StepNorm, matrix_holds, norm_holds
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm, stacked
@@ -25,19 +26,9 @@ from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.explicit import PANEL, Strip, strips_of
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.raised_kernels import kernel_of
-from lipcert.core.program import (
-    Add,
-    AveragePool,
-    BatchNorm,
-    Conv,
-    Dense,
-    Move,
-    Operand,
-    Program,
-    Scale,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Dense, Move, Operand, Program, Step
+from lipcert.core.token_kinds import Add, Scale, Shift
+from lipcert.core.window_kinds import AveragePool, Conv
 from lipcert.process.threads import worker_pool
 from lipcert.search.eigenvalues import Array, spectral_norm, strips_norm
 from lipcert.search.evidence import NormClaim, NormLines

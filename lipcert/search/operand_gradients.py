@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.core.program import IndexArray
 from lipcert.graph.evaluate import behind, by_tap
@@ -41,23 +42,23 @@ def operand_gradients(step: p.Step, x: Array, g: Array) -> Iterator[tuple[str, O
             yield "weight", _Product(left, right)
             if bias is not None:
                 yield "bias", _Entries(left.sum(axis=1))
-        case p.Embedding(table):
+        case kinds.Embedding(table):
             rows = x.reshape(len(x), -1).astype(np.int64) % table.shape[0]
             yield "table", _Rows(rows, g.reshape(*rows.shape, -1), table.shape)
-        case p.Conv(weight, bias):
+        case window_kinds.Conv(weight, bias):
             ends = (x, g) if step.op.transposed else (g, x)
             yield "weight", _Kernel(*ends, step.op.window, step.op.groups, weight.shape)
             if bias is not None:
                 yield "bias", _Entries(_by_channels(g))
-        case p.BatchNorm(_, _, mean, inverse):
+        case kinds.BatchNorm(_, _, mean, inverse):
             normalised = (x - by_channel(mean, x)) * by_channel(inverse, x)
             yield "scale", _Entries(_by_channels(normalised * g))
             yield "shift", _Entries(_by_channels(g))
-        case p.Scale(operand):
+        case token_kinds.Scale(operand):
             yield "factor", _Entries(summed(x * g, operand.shape))
-        case p.Shift(operand):
+        case token_kinds.Shift(operand):
             yield "offset", _Entries(summed(g, operand.shape))
-        case p.PRelu(operand):
+        case kinds.PRelu(operand):
             yield "slope", _Entries(summed(np.minimum(x, 0.0) * g, operand.shape))
 
 
@@ -128,7 +129,7 @@ class _Kernel(OperandGradient):
 
     g: Array
     x: Array
-    window: p.Window
+    window: window_kinds.Window
     groups: int
     shape: p.Shape
 

@@ -19,25 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.forms.products import Unfolded
+from lipcert.core.kinds import BatchNorm, Centre, Concat
 from lipcert.core.lines.chains import VALUES, chain_steps
 from lipcert.core.lines.products import MAX_CUTS, ProductFact, region_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.residual import lower_factor
-from lipcert.core.program import (
-    Activation,
-    Add,
-    AveragePool,
-    BatchNorm,
-    Centre,
-    Concat,
-    Conv,
-    Dense,
-    Move,
-    ReduceSum,
-    Scale,
-    Shift,
-)
+from lipcert.core.program import Activation, Dense, Move
 from lipcert.core.rules.facts import Fact
+from lipcert.core.token_kinds import Add, ReduceSum, Scale, Shift
+from lipcert.core.window_kinds import AveragePool, Conv
 from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 
 from lipcert.core.coverage import is_relu, rule_of, tensors_read
 from lipcert.core.forms.centred import LARGEST_SQUARED
-from lipcert.core.kinds import Attention
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
@@ -54,9 +53,11 @@ from lipcert.core.lines.steps import (
     ValuePull,
 )
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import Conv, Dense, Program, Step
+from lipcert.core.program import Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
+from lipcert.core.token_kinds import Attention
+from lipcert.core.window_kinds import Conv
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.evidence import Evidence, Observer, Proposals
 from lipcert.search.forms import Spectra, shares_of_balls, ways

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.core.interval import exact
 from lipcert.core.rules.activations import function
@@ -63,37 +63,37 @@ def _pull(step: p.Step, x: Sequence[Array], y: Array) -> Pull:
         case p.Dense(weight):
             matrix = member(weight)
             return lambda g: [g @ matrix]
-        case p.Embedding() | kinds.Compare():  # the derivative by whole numbers is 0
+        case kinds.Embedding() | kinds.Compare():  # the derivative by whole numbers is 0
             return lambda g: [np.zeros((len(g), *first.shape[1:]))]
-        case p.Conv():
+        case window_kinds.Conv():
             adjoint = replace(op, bias=None, transposed=not op.transposed)
             return _linear(adjoint, first)
-        case p.Scale(factor):
+        case token_kinds.Scale(factor):
             return _times(member(factor))
-        case p.Shift():
+        case token_kinds.Shift():
             return lambda g: [g]
-        case p.BatchNorm():
+        case kinds.BatchNorm():
             return _times(by_channel(op.scale, first) * by_channel(op.inverse, first))
         case p.Activation():
             return _times(_gentlest(op, first))
-        case p.PRelu(slope):
+        case kinds.PRelu(slope):
             return _times(np.where(first > 0.0, 1.0, member(slope)))
         case p.Move(sources):
             return _scatter(sources.reshape(1, -1), first.shape[1:])
-        case p.Sort() | p.MaxPool() | p.ReduceMax():
+        case kinds.Sort() | window_kinds.MaxPool() | kinds.ReduceMax():
             return _scatter(_selected(step, first), first.shape[1:])
-        case p.AveragePool():
+        case window_kinds.AveragePool():
             return _averaged(op, first)
-        case p.Add(signs):
+        case token_kinds.Add(signs):
             shapes = [item.shape[1:] for item in x]
             pairs = list(zip(signs, shapes, strict=True))
             return lambda g: [sign * summed(g, shape) for sign, shape in pairs]
-        case p.Concat(axis):
+        case kinds.Concat(axis):
             ends = np.cumsum([item.shape[axis + 1] for item in x])[:-1]
             return lambda g: list(np.split(g, ends, axis=axis + 1))
-        case kinds.Attention():
+        case token_kinds.Attention():
             return _attended(op, *x)
-        case kinds.LpPool():
+        case window_kinds.LpPool():
             return _pooled(op, first, y)
         case kinds.InputClip(radius):
             return _clipped(first, radius)
@@ -109,7 +109,7 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
     left, right = (item.shape[1:] for item in x)
     a, b = of_one_rank(x)
     match op:
-        case kinds.Multiply():
+        case token_kinds.Multiply():
             return lambda g: [summed(g * b, left), summed(g * a, right)]
         case kinds.Divide():
             return lambda g: [summed(g / b, left), summed(-g * y / b, right)]
@@ -118,7 +118,7 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
             mask = np.broadcast_to(b, a.shape)
             share = mask / np.maximum(np.sum(mask, axis=behind, keepdims=True), floor)
             return lambda g: [g * share, np.zeros((len(g), *right))]
-        case kinds.MatMul():
+        case token_kinds.MatMul():
             return lambda g: [
                 summed(g @ b.swapaxes(-1, -2), left),
                 summed(a.swapaxes(-1, -2) @ g, right),
@@ -129,19 +129,19 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
 def _along_axes(op: p.Op, x: Array, y: Array) -> Pull:
     """Return the pullback of a step that reads along axes of one value."""
     match op:
-        case kinds.Softmax(axis, logarithm):
+        case token_kinds.Softmax(axis, logarithm):
             if logarithm:
                 shares = np.exp(y)
                 return lambda g: [g - shares * g.sum(axis=axis + 1, keepdims=True)]
             return lambda g: [y * (g - (y * g).sum(axis=axis + 1, keepdims=True))]
-        case p.ReduceSum(axes, mean):
+        case token_kinds.ReduceSum(axes, mean):
             shape = x.shape[1:]
             terms = math.prod(shape[axis] for axis in axes) if mean else 1
             return lambda g: [np.broadcast_to(g / terms, (len(g), *shape))]
-        case p.Centre(axes):
+        case kinds.Centre(axes):
             behind = _behind(axes)
             return lambda g: [g - g.mean(axis=behind, keepdims=True)]
-        case kinds.Normalize(axes):
+        case token_kinds.Normalize(axes):
             return _normalised(op, x, y, _behind(axes))
         case kinds.ReduceNorm(p=order):
             slopes = np.sign(x) if order == 1 else x / np.where(y == 0.0, np.inf, y)
@@ -155,7 +155,7 @@ def _along_axes(op: p.Op, x: Array, y: Array) -> Pull:
     raise _unknown(op)
 
 
-def _normalised(op: kinds.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> Pull:
+def _normalised(op: token_kinds.Normalize, x: Array, y: Array, axes: tuple[int, ...]) -> Pull:
     """Return (g − y·mean(g·y))/s minus its mean, s the root by which x was divided."""
     centred = x - x.mean(axis=axes, keepdims=True) if op.centred else x
     root = np.sqrt(np.mean(centred**2, axis=axes, keepdims=True) + op.epsilon)
@@ -167,7 +167,7 @@ def _normalised(op: kinds.Normalize, x: Array, y: Array, axes: tuple[int, ...]) 
     return pull
 
 
-def _attended(op: kinds.Attention, q: Array, k: Array, v: Array, *masks: Array) -> Pull:
+def _attended(op: token_kinds.Attention, q: Array, k: Array, v: Array, *masks: Array) -> Pull:
     """Pull through the products and the softmax of attention; 0 for a query that sees nothing."""
     scores = op.scale * (q @ k) + (0.0 if op.mask is None else member(op.mask))
     shown = np.ones(1)
@@ -193,7 +193,7 @@ def _attended(op: kinds.Attention, q: Array, k: Array, v: Array, *masks: Array) 
     return pull
 
 
-def _averaged(op: p.AveragePool, x: Array) -> Pull:
+def _averaged(op: window_kinds.AveragePool, x: Array) -> Pull:
     """Distribute each output over the entries of its window, channel by channel."""
     divisor: Array = np.asarray(float(math.prod(op.window.taps)))
     if not op.counts_padding:
@@ -204,7 +204,7 @@ def _averaged(op: p.AveragePool, x: Array) -> Pull:
     return lambda g: [back(g / divisor)]
 
 
-def _pooled(op: kinds.LpPool, x: Array, y: Array) -> Pull:
+def _pooled(op: window_kinds.LpPool, x: Array, y: Array) -> Pull:
     """Pull through (|x|/y)^(p − 1) with the sign of x."""
     back = _to_windows(op.window, x.shape[1:])
     if op.p == 1:
@@ -213,13 +213,13 @@ def _pooled(op: kinds.LpPool, x: Array, y: Array) -> Pull:
     return lambda g: [back(g / length) * x]
 
 
-def _total(window: p.Window) -> p.Conv:
+def _total(window: window_kinds.Window) -> window_kinds.Conv:
     """Return the convolution that sums over the windows of one channel."""
     ones = np.ones((1, 1, *window.taps))
-    return p.Conv(p.Operand(ones, ones), None, window, 1, transposed=False)
+    return window_kinds.Conv(p.Operand(ones, ones), None, window, 1, transposed=False)
 
 
-def _to_windows(window: p.Window, shape: p.Shape) -> Callable[[Array], Array]:
+def _to_windows(window: window_kinds.Window, shape: p.Shape) -> Callable[[Array], Array]:
     """Return a function from a number per window to sums over the windows of each entry."""
     back = _linear(replace(_total(window), transposed=True), np.empty((0, 1, 1, *shape[2:])))
     return lambda g: back(g.reshape(-1, 1, 1, *window.outputs))[0].reshape(-1, *shape)
@@ -269,7 +269,7 @@ def _around(x: Array, before: int, behind: int) -> Array:
     return np.asarray(windows.sum(axis=-1))
 
 
-def _linear(op: p.Conv, like: Array) -> Pull:
+def _linear(op: window_kinds.Conv, like: Array) -> Pull:
     """Convolve cotangents, onto values of this shape."""
     step = p.Step(op, (), "", like.shape[1:], 0)
     return lambda g: [batch_output(step, [g])]
@@ -359,13 +359,13 @@ def work(program: p.Program) -> float:
         match step.op:
             case p.Dense(weight):
                 total += 1.2 * weight.lo.size * math.prod(step.shape[:-1])
-            case p.Conv(weight, window=window, transposed=transposed):
+            case window_kinds.Conv(weight, window=window, transposed=transposed):
                 before = program.shapes[step.inputs[0]]
                 positions = math.prod(before[2:]) if transposed else math.prod(window.outputs)
                 total += 6.0 * weight.lo.size * positions + _PER_TAP * math.prod(window.taps)
-            case kinds.MatMul():
+            case token_kinds.MatMul():
                 total += 6.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
-            case kinds.Attention():
+            case token_kinds.Attention():
                 queries, keys, values = (program.shapes[name] for name in step.inputs[:3])
                 total += 6.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
     return total

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.program import Shape
@@ -31,13 +31,13 @@ _BENDS: Final = frozenset(
 _SMOOTH: Final = frozenset({"gelu", "gelu_tanh", "silu", "quick_gelu", "mish", "hard_swish"})
 _IN_ROWS: Final = (
     p.Activation
-    | p.BatchNorm
-    | p.Centre
+    | kinds.BatchNorm
+    | kinds.Centre
     | kinds.DivideByNorm
     | p.Move
-    | kinds.Normalize
-    | p.Scale
-    | p.Shift
+    | token_kinds.Normalize
+    | token_kinds.Scale
+    | token_kinds.Shift
 )
 """Steps that may stand between a layer and its activation."""
 _GROUPS: Final = 8
@@ -60,7 +60,9 @@ def edits_of(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
 
 def norms_of(graph: Graph) -> list[Node]:
     """Return normalisations, within examples or by statistics of a batch."""
-    return [node for node in graph.nodes if isinstance(node.op, kinds.Normalize | p.BatchNorm)]
+    return [
+        node for node in graph.nodes if isinstance(node.op, token_kinds.Normalize | kinds.BatchNorm)
+    ]
 
 
 def affine_of(graph: Graph, norm: Node) -> list[str]:
@@ -71,7 +73,8 @@ def affine_of(graph: Graph, norm: Node) -> list[str]:
     while value != graph.output_name:
         readers = [node for node in graph.nodes if value in node.inputs]
         if len(readers) != 1 or not (
-            isinstance(readers[0].op, p.Scale | p.Shift) or is_arrangement(readers[0])
+            isinstance(readers[0].op, token_kinds.Scale | token_kinds.Shift)
+            or is_arrangement(readers[0])
         ):
             break
         found += [use.parameter for use in readers[0].uses() if use.parameter in trained]
@@ -97,7 +100,7 @@ def _norms(graph: Graph) -> Iterator[ModuleEdit]:
         affine = affine_of(graph, node)
         name = (affine and module_of(affine[0])) or node.name
         shape = node.step.shape
-        if isinstance(node.op, p.BatchNorm):
+        if isinstance(node.op, kinds.BatchNorm):
             groups = math.gcd(shape[1], _GROUPS)
             if _mixing(graph):
                 grouped.append((f"nn.GroupNorm({groups}, {shape[1]})", name))
@@ -108,7 +111,7 @@ def _norms(graph: Graph) -> Iterator[ModuleEdit]:
             size = f"{shape[1]}, {source.given[0][1]}"
             bounded.append((f"BoundedGroupNorm({size}, {_FLOOR})", name))
             unit.append((f"UnitGroupNorm({size})", name))
-        elif isinstance(node.op, kinds.Normalize):
+        elif isinstance(node.op, token_kinds.Normalize):
             widths = tuple(shape[axis] for axis in node.op.axes)
             size = str(widths[0] if len(widths) == 1 else widths)
             bounded.append((f"BoundedLayerNorm({size}, {_FLOOR})", name))
@@ -131,7 +134,7 @@ def _biases(graph: Graph) -> Iterator[ModuleEdit]:
     modules = (
         module_of(use.parameter)
         for use in graph.trained_uses()
-        if use.slot == "bias" and isinstance(use.node.op, p.Conv | p.Dense)
+        if use.slot == "bias" and isinstance(use.node.op, window_kinds.Conv | p.Dense)
     )
     line = "model.get_submodule(name).bias = None"
     yield from _loop("layers without bias", filter(None, modules), line)
@@ -144,7 +147,7 @@ def _sums(graph: Graph) -> Iterator[ModuleEdit]:
     for node in graph.nodes:
         read = [below[name] for name in node.inputs]
         below[node.output] = frozenset[str]().union({node.output}, *read)
-        is_sum = isinstance(node.op, p.Add) and node.op.signs == (1, 1)
+        is_sum = isinstance(node.op, token_kinds.Add) and node.op.signs == (1, 1)
         if is_sum and node.given[0] == node.given[1] and read[0] & read[1]:
             names.append(node.name)
     depth = max(1.0, len(names) / 2)
@@ -156,7 +159,7 @@ def _sums(graph: Graph) -> Iterator[ModuleEdit]:
 
 def _attention(graph: Graph) -> Iterator[ModuleEdit]:
     """Suggest flatter attention scores, or bounded ones."""
-    names = [node.name for node in graph.nodes if isinstance(node.op, kinds.Attention)]
+    names = [node.name for node in graph.nodes if isinstance(node.op, token_kinds.Attention)]
     cooler = f"q = q / {_COOLER:g}"
     yield from _edit("flatter attention", [(cooler, name) for name in names])
     unit = "q, k = (t / t.norm(dim=-1, keepdim=True).clamp(min=1) for t in (q, k))"
@@ -186,7 +189,7 @@ def _channel_axis(node: Node, makers: dict[str, Node]) -> int | None:
         maker = makers.get(maker.inputs[0])
     if maker is None or maker.step.shape != node.step.shape:
         return None
-    if isinstance(maker.op, p.Conv):
+    if isinstance(maker.op, window_kinds.Conv):
         return 1
     return len(node.step.shape) - 1 if isinstance(maker.op, p.Dense) else None
 
@@ -195,12 +198,12 @@ def _pools(graph: Graph) -> Iterator[ModuleEdit]:
     lines = [
         (_average_pool(node.op), node.name)
         for node in graph.nodes
-        if isinstance(node.op, p.MaxPool) and set(node.op.window.dilations) == {1}
+        if isinstance(node.op, window_kinds.MaxPool) and set(node.op.window.dilations) == {1}
     ]
     yield from _edit("means in place of maxima", lines)
 
 
-def _average_pool(op: p.MaxPool) -> str:
+def _average_pool(op: window_kinds.MaxPool) -> str:
     """Return the average pooling over the windows of a max pooling, as code."""
     window = op.window
     words = [_same(window.taps)]
@@ -287,8 +290,10 @@ def remarks_of(
     """Yield where attention or normalisation leaves no useful bound by weights, and what to do."""
     held = [item for item in suggestions if item.change.topic == TOPIC]
     plain = next((item for item in held if MECHANISMS[item.mechanism].holds_weights()), None)
-    attentions = sum(isinstance(node.op, kinds.Attention) for node in graph.nodes)
-    epsilons = [node.op.epsilon for node in graph.nodes if isinstance(node.op, kinds.Normalize)]
+    attentions = sum(isinstance(node.op, token_kinds.Attention) for node in graph.nodes)
+    epsilons = [
+        node.op.epsilon for node in graph.nodes if isinstance(node.op, token_kinds.Normalize)
+    ]
     if plain is None or plain.outcome.usable or not (attentions or epsilons):
         return
     parts = []

@@ -16,6 +16,7 @@ import numpy as np
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.release import known_plan
 from lipcert.core import program as p
+from lipcert.core import token_kinds, window_kinds
 from lipcert.core.clips import layer_steps
 from lipcert.core.coverage import tensors_read
 from lipcert.core.ledger.layer_clipping import BackpropClipping
@@ -89,9 +90,9 @@ def _biases(subject: _Subject) -> Iterator[Change]:
     by_radius: dict[float, list[str]] = {}
     for use in subject.graph.trained_uses():
         node = use.node
-        if isinstance(node.op, p.Shift):
+        if isinstance(node.op, token_kinds.Shift):
             node = makers.get(node.inputs[0], node)
-        if use.slot != "bias" or not isinstance(node.op, p.Conv | p.Dense):
+        if use.slot != "bias" or not isinstance(node.op, window_kinds.Conv | p.Dense):
             continue
         positions = math.prod(use.node.step.shape) // max(1, use.operand.array.size)
         if positions > 1:
@@ -341,7 +342,9 @@ def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
         names = {owners[name] for name in tensors_read(steps) if name in owners}
         if not steps or not names or end not in gradients:
             continue
-        by_channel = mechanism.is_by_channel and any(isinstance(s.op, p.Conv) for s in steps)
+        by_channel = mechanism.is_by_channel and any(
+            isinstance(s.op, window_kinds.Conv) for s in steps
+        )
         norms = _lengths(values[start]), _lengths(gradients[end], by_channel=by_channel)
         if all(np.isfinite(norm).all() for norm in norms):
             reads, receives = (float(np.median(norm)) for norm in norms)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from lipcert.analysis.pipeline import kind_of
-from lipcert.core.kinds import ReduceNorm, Softmax
-from lipcert.core.program import Activation, Concat, Move, ReduceMax, ReduceSum
+from lipcert.core.kinds import Concat, ReduceMax, ReduceNorm
+from lipcert.core.program import Activation, Move
+from lipcert.core.token_kinds import ReduceSum, Softmax
 
 
 @pytest.mark.parametrize(

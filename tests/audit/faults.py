@@ -23,7 +23,7 @@ from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport
 from lipcert.audit.replay import audit_unit
 from lipcert.audit.unit_results import total_of
-from lipcert.core.program import Conv
+from lipcert.core.window_kinds import Conv
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import Node
 from lipcert.settings.settings import Settings

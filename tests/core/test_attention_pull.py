@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core import kinds
 from lipcert.core import program as p
+from lipcert.core import token_kinds
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import NotProved
@@ -53,9 +53,11 @@ class Block:
         shape, wide = (1, TOKENS, WIDTH), (1, TOKENS, 3 * WIDTH)
         places = np.arange(TOKENS * 3 * WIDTH).reshape(wide)
         self.steps = [
-            _step(kinds.Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
-            _step(p.Scale(_operand(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape),
-            _step(p.Shift(_operand(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
+            _step(token_kinds.Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
+            _step(
+                token_kinds.Scale(_operand(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape
+            ),
+            _step(token_kinds.Shift(_operand(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
         ]
         if fused:
             all_three = p.Dense(_operand(self.weight), _operand(self.bias))
@@ -70,7 +72,7 @@ class Block:
         turned = np.arange(TOKENS * WIDTH).reshape(shape).swapaxes(1, 2)
         self.steps += [
             _step(p.Move(turned), "k", "keys", turned.shape),
-            _step(kinds.Attention(self.scale), "q keys v", "y", shape),
+            _step(token_kinds.Attention(self.scale), "q keys v", "y", shape),
         ]
         if self.order != Block.order:
             below = next(step for step in self.steps if step.output == "v")
@@ -79,7 +81,7 @@ class Block:
             self.steps[place] = replace(below, inputs=("other",))
             self.steps.insert(place, _step(p.Move(moved), below.inputs[0], "other", shape))
         if self.beside:
-            self.steps.append(_step(p.Add((1, 1)), f"y {self.beside}", "sum", shape))
+            self.steps.append(_step(token_kinds.Add((1, 1)), f"y {self.beside}", "sum", shape))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.centred:
@@ -190,7 +192,7 @@ def test_keys_and_values_are_of_the_same_tokens() -> None:
 
 def test_parts_are_apart_where_all_three_are_moved() -> None:
     shape = (1, TOKENS, WIDTH)
-    norm = _step(kinds.Normalize((2,), EPSILON, False), "x", "norm", shape)
+    norm = _step(token_kinds.Normalize((2,), EPSILON, False), "x", "norm", shape)
     places = np.arange(TOKENS * WIDTH).reshape(shape)
     moved = [
         _step(p.Move(places[..., part]), "norm", name, places[..., part].shape)
@@ -237,8 +239,8 @@ def test_parts_of_a_matrix_spread_by_their_own_rows() -> None:
 
 
 OTHERS = [
-    kinds.Normalize((1,), EPSILON, True),
-    kinds.Normalize((1, 2), EPSILON, True),
+    token_kinds.Normalize((1,), EPSILON, True),
+    token_kinds.Normalize((1, 2), EPSILON, True),
     p.Activation("relu"),
 ]
 
@@ -273,5 +275,7 @@ def test_tokens_of_different_factors_are_not_alike() -> None:
     """The line says no more than the rules of the steps."""
     block = Block(1)
     factors = np.linspace(0.5, 1.0, TOKENS).reshape(1, -1, 1)
-    block.steps[1] = _step(p.Scale(_operand(factors)), "norm", "scaled", block.steps[1].shape)
+    block.steps[1] = _step(
+        token_kinds.Scale(_operand(factors)), "norm", "scaled", block.steps[1].shape
+    )
     assert block.bound(together=True) >= block.bound(together=False)

@@ -11,8 +11,9 @@ from lipcert.core.clips import clip_faults, layer_steps, with_clips, without_cot
 from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer, LayerEnds
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Conv, Program
+from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
+from lipcert.core.window_kinds import Conv
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 

@@ -18,6 +18,7 @@ from lipcert.core.forms.kernels import laid_out
 from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences
 from lipcert.core.interval import exact
+from lipcert.core.kinds import BatchNorm
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
@@ -26,24 +27,10 @@ from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.steps import InputFact, LossPull, StepFact
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import (
-    Activation,
-    AveragePool,
-    BatchNorm,
-    Conv,
-    Dense,
-    Move,
-    Op,
-    Operand,
-    Place,
-    Program,
-    Scale,
-    Shape,
-    Shift,
-    Step,
-    Window,
-)
+from lipcert.core.program import Activation, Dense, Move, Op, Operand, Place, Program, Shape, Step
 from lipcert.core.rules.facts import Fact
+from lipcert.core.token_kinds import Scale, Shift
+from lipcert.core.window_kinds import AveragePool, Conv, Window
 from lipcert.search.kernels import kernel_lines
 from lipcert.search.norms import find_norms
 from tests.core.mutants.truth import follow

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.kinds import Attention, MaskedMean
+from lipcert.core.kinds import MaskedMean
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
+from lipcert.core.token_kinds import Attention
 from lipcert.graph.evaluate import output_of
 from tests.core.lower.cases import model, node, program
 from tests.core.onnx_torch import stored

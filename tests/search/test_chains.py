@@ -14,18 +14,9 @@ from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, For
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import (
-    Activation,
-    Add,
-    Dense,
-    Operand,
-    Place,
-    Program,
-    Shape,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Activation, Dense, Operand, Place, Program, Shape, Step
 from lipcert.core.rules.facts import Fact
+from lipcert.core.token_kinds import Add, Shift
 from lipcert.graph.evaluate import evaluate
 from lipcert.search import chains
 from lipcert.search.chains import with_chains

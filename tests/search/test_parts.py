@@ -10,8 +10,9 @@ from lipcert.core.forms.descent import Descent, descent_of
 from lipcert.core.forms.links import Edge, links_of
 from lipcert.core.interval import Interval
 from lipcert.core.norms.float_engine import definite_float
-from lipcert.core.program import Activation, Dense, Move, Operand, ReduceSum, Scale, Shape, Step
+from lipcert.core.program import Activation, Dense, Move, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
+from lipcert.core.token_kinds import ReduceSum, Scale
 from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers
 from lipcert.search.parts import parts_of

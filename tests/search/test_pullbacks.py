@@ -10,11 +10,12 @@ from onnx import ModelProto
 
 from lipcert.core.coverage import tensors
 from lipcert.core.interval import exact
-from lipcert.core.kinds import Attention, CotangentClip, InputClip, LocalResponse
+from lipcert.core.kinds import CotangentClip, InputClip, LocalResponse
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Activation, Program, Step
 from lipcert.core.rules.activations import function
+from lipcert.core.token_kinds import Attention
 from lipcert.graph.evaluate import evaluate, evaluate_batch
 from lipcert.search.lower_bounds import plain_operands
 from lipcert.search.operand_gradients import operand_gradients

@@ -43,19 +43,9 @@ from lipcert.core.lines.stacks import StackNorm, StackPull
 from lipcert.core.lines.steps import InputFact, LossPull, StepFact, TensorGradient, ValuePull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import (
-    Activation,
-    Add,
-    Dense,
-    Move,
-    Op,
-    Operand,
-    Part,
-    Place,
-    Program,
-    Step,
-)
+from lipcert.core.program import Activation, Dense, Move, Op, Operand, Part, Place, Program, Step
 from lipcert.core.rules.facts import Fact
+from lipcert.core.token_kinds import Add
 from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.forged import Forgery, saved

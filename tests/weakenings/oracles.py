@@ -30,8 +30,9 @@ from lipcert.core.norms.explicit import Strip, strips_at_most_float
 from lipcert.core.norms.float_engine import definite_float, norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.torus import torus_at_most
-from lipcert.core.program import Operand, Part, Place, Program, Scale
+from lipcert.core.program import Operand, Part, Place, Program
 from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.token_kinds import Scale
 from lipcert.search.forms import Spectra
 from tests.core.forms import test_forms
 from tests.core.norms.convolutions import window_of

@@ -55,7 +55,8 @@ from lipcert.audit.checks.recorded_run import (
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
-from lipcert.core.program import Conv, FloatArray
+from lipcert.core.program import FloatArray
+from lipcert.core.window_kinds import Conv
 from lipcert.measure.measured import joint
 from lipcert.measure.precision import Precision
 

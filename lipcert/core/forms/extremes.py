@@ -6,7 +6,7 @@ mixtures of its derivatives, have slopes between −1 and 1; half of the sum pas
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import Array, Interval, exact
-from lipcert.core.program import IndexArray, MaxPool, Op, ReduceMax, Shape, Sort, Step
+from lipcert.core.kinds import ReduceMax, Sort
+from lipcert.core.program import IndexArray, Op, Shape, Step
 from lipcert.core.rules.windows import axes_of
+from lipcert.core.window_kinds import MaxPool
 
 _LARGEST_BLOCK: Final = 1 << 11
 
@@ -58,9 +60,9 @@ def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering | None:
     return None
 
 
-def ordered(step: Step, before: Shape) -> list[tuple[Edge, int]] | None:
+def ordered(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]] | None:
     """The edges of a step that picks or orders entries, each with the number of its blocks."""
-    ordering = ordering_of(step.op, before, step.shape)
+    ordering = ordering_of(step.op, before[0], step.shape)
     return None if ordering is None else list(_edges(ordering, (step.inputs[0], 0), step.output))
 
 

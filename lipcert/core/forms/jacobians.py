@@ -1,50 +1,45 @@
-"""Jacobians of steps that many chains lack: moves, sums and means of entries, convolutions."""
+"""Jacobians of linear steps besides matrices, each between values of two shapes, in row-major
+order."""
+
+from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from lipcert.core.forms.links import Diagonal, Link, Matrix, diagonal, matrix
 from lipcert.core.interval import Array, Interval, exact
-from lipcert.core.program import (
-    AveragePool,
-    BatchNorm,
-    Centre,
-    Conv,
-    IndexArray,
-    Move,
-    ReduceSum,
-    Shape,
-)
+from lipcert.core.program import Move, Shape
+
+if TYPE_CHECKING:  # which a program that lacks them does not load
+    from lipcert.core.kinds import BatchNorm, Centre
+    from lipcert.core.token_kinds import ReduceSum, Scale, Shift
+    from lipcert.core.window_kinds import AveragePool, Conv
 
 _ROUNDING: Final = 2.0**-50
 """more than two roundings and that of an end, relative to an entry"""
 
 
-def jacobian_of(
-    op: BatchNorm | Conv | AveragePool | Move | ReduceSum | Centre, shape: Shape, after: Shape
-) -> Link | None:
-    """The Jacobian of a step between values of two shapes, in row-major order."""
-    match op:
-        case BatchNorm(scale, _, _, inverse):
-            factors = Interval(scale.lo, scale.hi) * Interval(inverse.lo, inverse.hi)
-            per_channel = (-1, *[1] * (len(shape) - 2))
-            return diagonal(factors.moved(lambda end: end.reshape(per_channel)), shape)
-        case Conv():
-            return _conv(op, shape, after)
-        case AveragePool():
-            return _average(op, shape, after)
-        case Move(sources):
-            return _move(sources.ravel(), math.prod(shape), after)
-        case ReduceSum():
-            return _sum(op, shape, after)
-        case Centre(axes):
-            return _centre(axes, shape)
+def factors(op: Scale, shape: Shape, _: Shape) -> Link | None:
+    """The factor of each entry."""
+    return diagonal(Interval(op.factor.lo, op.factor.hi), shape)
 
 
-def _conv(op: Conv, shape: Shape, after: Shape) -> Matrix | None:
+def channels(op: BatchNorm, shape: Shape, _: Shape) -> Link | None:
+    """The factor of each entry is that of its channel."""
+    found = Interval(op.scale.lo, op.scale.hi) * Interval(op.inverse.lo, op.inverse.hi)
+    per_channel = (-1, *[1] * (len(shape) - 2))
+    return diagonal(found.moved(lambda end: end.reshape(per_channel)), shape)
+
+
+def unit(_: Shift, shape: Shape, __: Shape) -> Link | None:
+    """1 at every entry."""
+    return diagonal(exact(1.0), shape)
+
+
+def convolution(op: Conv, shape: Shape, after: Shape) -> Matrix | None:
     """A transposed one is the transpose of what is written out."""
     from lipcert.core.norms.convolution import Kernel  # noqa: PLC0415  for these only
 
@@ -54,7 +49,7 @@ def _conv(op: Conv, shape: Shape, after: Shape) -> Matrix | None:
     return matrix(Interval(low, high))
 
 
-def _average(op: AveragePool, shape: Shape, after: Shape) -> Matrix:
+def averages(op: AveragePool, shape: Shape, after: Shape) -> Matrix:
     """The sum over windows, each channel by itself, divided by the number of terms."""
     from lipcert.core.norms.convolution import Convolution  # noqa: PLC0415  for these only
 
@@ -68,7 +63,7 @@ def _average(op: AveragePool, shape: Shape, after: Shape) -> Matrix:
     return _divided(total, np.maximum(counts, 1.0))
 
 
-def _sum(op: ReduceSum, shape: Shape, after: Shape) -> Matrix:
+def sums(op: ReduceSum, shape: Shape, after: Shape) -> Matrix:
     """1, or 1 divided by the number of terms, where an entry belongs to a sum."""
     targets = np.broadcast_to(np.arange(math.prod(after)).reshape(after), shape).ravel()
     total = np.zeros((math.prod(after), targets.size))
@@ -77,8 +72,9 @@ def _sum(op: ReduceSum, shape: Shape, after: Shape) -> Matrix:
     return _divided(total, np.full((1, 1), float(terms)))
 
 
-def _centre(axes: Shape, shape: Shape) -> Matrix:
+def centring(op: Centre, shape: Shape, _: Shape) -> Matrix:
     """I − 11ᵀ/m on each block of m entries: two roundings each."""
+    axes = op.axes
     kept = tuple(1 if axis in axes else length for axis, length in enumerate(shape))
     blocks = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), shape).ravel()
     together = blocks[:, np.newaxis] == blocks
@@ -87,8 +83,9 @@ def _centre(axes: Shape, shape: Shape) -> Matrix:
     return _around(centre)
 
 
-def _move(sources: IndexArray, size: int, after: Shape) -> Link:
+def move(op: Move, shape: Shape, after: Shape) -> Link:
     """1 where an entry comes from."""
+    sources, size = op.sources.ravel(), math.prod(shape)
     if np.array_equal(sources, np.arange(size)):
         return Diagonal(exact(np.ones(size)))
     entries = np.zeros((math.prod(after), size))

@@ -7,7 +7,9 @@ import numpy as np
 
 from lipcert.core.forms.links import Diagonal, Edge, Link, Matrix
 from lipcert.core.interval import exact
-from lipcert.core.program import Add, Concat, Shape, Step
+from lipcert.core.kinds import Concat
+from lipcert.core.program import Shape, Step
+from lipcert.core.token_kinds import Add
 
 
 def joined(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]] | None:

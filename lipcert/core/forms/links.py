@@ -14,9 +14,10 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core import program as p
 from lipcert.core.budget import spend
-from lipcert.core.interval import Array, Interval, exact
+from lipcert.core.interval import Array, Interval
+from lipcert.core.program import Dense, Shape, Step
+from lipcert.core.registry import Registry
 
 MAX_ENTRIES: Final = 1 << 24
 """entries of a matrix"""
@@ -24,6 +25,21 @@ _KNOWN: Final = 2.0**-44
 _COMPUTED: Final = 2.0**-20
 """relative widths of slopes that are known: with a multiplier; and without, as of a scale that is a
 root or a quotient, of which float32 arithmetic has another number"""
+JOINS: Final = Registry("forms", {"joins.joined": "Add Concat"})
+ORDERINGS: Final = Registry("forms", {"extremes.ordered": "MaxPool ReduceMax Sort"})
+"""The edges of steps that join several values, and of those that pick or order entries."""
+_JACOBIANS: Final = Registry("forms", {
+    "jacobians.averages": "AveragePool",
+    "jacobians.centring": "Centre",
+    "jacobians.convolution": "Conv",
+    "jacobians.channels": "BatchNorm",
+    "jacobians.factors": "Scale",
+    "jacobians.move": "Move",
+    "jacobians.sums": "ReduceSum",
+    "jacobians.unit": "Shift",
+})  # fmt: skip
+"""The Jacobians of all other linear steps besides matrices."""
+_DIAGONAL: Final = frozenset({"BatchNorm", "Scale", "Shift"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,8 +86,8 @@ class Edge:
 
 def links_of(
     start: str,
-    steps: Sequence[p.Step],
-    shapes: Mapping[str, p.Shape],
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
     slopes: Mapping[str, Interval],
     multipliers: Sequence[Sequence[float]],
 ) -> tuple[tuple[Edge, ...], int] | None:
@@ -115,24 +131,21 @@ def links_of(
 
 
 def edges_of(
-    step: p.Step, before: Sequence[p.Shape], slopes: Mapping[str, Interval]
+    step: Step, before: Sequence[Shape], slopes: Mapping[str, Interval]
 ) -> list[tuple[Edge, int]] | None:
     """The edges of a step, each with the number of blocks that it keeps apart."""
-    if isinstance(step.op, p.Add | p.Concat):
-        from lipcert.core.forms.joins import joined  # noqa: PLC0415  for these only
-
-        return joined(step, before)
+    kind = type(step.op).__name__
+    for table in (JOINS, ORDERINGS):
+        if kind in table:
+            found: list[tuple[Edge, int]] | None = table[kind](step, before)
+            return found
     if len(step.inputs) != 1:
         return None
     (name,), (shape,) = step.inputs, before
-    if isinstance(step.op, p.MaxPool | p.ReduceMax | p.Sort):
-        from lipcert.core.forms.extremes import ordered  # noqa: PLC0415  for these only
-
-        return ordered(step, shape)
     link = link_of(step, shape, slopes)
     if link is None:
         return None
-    if isinstance(step.op, p.Activation | p.PRelu) and isinstance(link, Diagonal):
+    if step.op.is_function and isinstance(link, Diagonal):
         link = replace(link, weighed=True)
     columns = link.entries.shape[1] if isinstance(link, Matrix) else 1
     return [(Edge((name, 0), (step.output, 0), link), math.prod(shape) // max(columns, 1))]
@@ -156,30 +169,20 @@ def _repeated(matrix: Array, blocks: int) -> Array:
     return whole.reshape(blocks * rows, blocks * columns)
 
 
-def link_of(step: p.Step, shape: p.Shape, slopes: Mapping[str, Interval]) -> Link | None:
+def link_of(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | None:
     """The Jacobian of a step that reads a value of this shape, in row-major order."""
-    match step.op:
-        case p.Activation() | p.PRelu():
-            return diagonal(slopes[step.output], shape) if step.output in slopes else None
-        case p.Scale(factor):
-            return diagonal(Interval(factor.lo, factor.hi), shape)
-        case p.Shift():
-            return diagonal(exact(1.0), shape)
-        case p.Dense(weight):
-            return matrix(Interval(weight.lo, weight.hi))
-        case op if (
-            not isinstance(op, p.BatchNorm)
-            and math.prod(shape) * math.prod(step.shape) > MAX_ENTRIES
-        ):
-            return None
-        case p.BatchNorm() | p.Conv() | p.AveragePool() | p.Move() | p.ReduceSum() | p.Centre():
-            from lipcert.core.forms.jacobians import jacobian_of  # noqa: PLC0415  for these only
-
-            return jacobian_of(step.op, shape, step.shape)
-    return None
+    if step.op.is_function:
+        return diagonal(slopes[step.output], shape) if step.output in slopes else None
+    if isinstance(step.op, Dense):
+        return matrix(Interval(step.op.weight.lo, step.op.weight.hi))
+    kind, entries = type(step.op).__name__, math.prod(shape) * math.prod(step.shape)
+    if kind not in _JACOBIANS or (kind not in _DIAGONAL and entries > MAX_ENTRIES):
+        return None
+    found: Link | None = _JACOBIANS[kind](step.op, shape, step.shape)
+    return found
 
 
-def diagonal(slopes: Interval, shape: p.Shape) -> Diagonal | None:
+def diagonal(slopes: Interval, shape: Shape) -> Diagonal | None:
     """The slopes, where all of them are finite."""
     flat = slopes.broadcast(shape).moved(np.ravel)
     return Diagonal(flat) if np.isfinite(flat.magnitude()).all() else None

@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import round_down
 from lipcert.core.budget import spend
-from lipcert.core.forms.links import Link, Matrix, edges_of, on_run
+from lipcert.core.forms.links import ORDERINGS, Link, Matrix, edges_of, on_run
 from lipcert.core.interval import Array, Interval, norm_up, up
 from lipcert.core.norms.claim import Definite, is_semidefinite
-from lipcert.core.program import Activation, MaxPool, Move, PRelu, ReduceMax, Shape, Sort, Step
+from lipcert.core.program import Activation, Move, Shape, Step
 from lipcert.core.rules.facts import Fact, lengths_up
 
 MAX_VARIABLES: Final = 1 << 10
@@ -252,7 +252,7 @@ def _affine(
     """What an affine step computes, from the values that it reads."""
     if isinstance(step.op, Move) and step.inputs[0] in values:
         return _moved(values[step.inputs[0]], step.op.sources.ravel())
-    is_affine = not isinstance(step.op, Activation | PRelu | MaxPool | ReduceMax | Sort)
+    is_affine = not step.op.is_function and type(step.op).__name__ not in ORDERINGS
     edges = edges_of(step, [shapes[name] for name in step.inputs], {}) if is_affine else None
     if edges is None or any(name not in values for name in step.inputs):
         return None

@@ -11,9 +11,11 @@ import numpy as np
 
 from lipcert.core.forms.links import Diagonal, Matrix, link_of
 from lipcert.core.interval import Interval, down, exact, up
-from lipcert.core.program import AveragePool, Conv, IndexArray, Move, ReduceSum, Shape, Step
+from lipcert.core.program import IndexArray, Move, Shape, Step
 from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import Axis, axes_of, convolution_axes
+from lipcert.core.token_kinds import ReduceSum
+from lipcert.core.window_kinds import AveragePool, Conv
 
 
 def pulled(

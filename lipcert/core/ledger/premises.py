@@ -146,7 +146,7 @@ class Premises(Stated):
 
             run, stepwise = read_run(known)
         if EVALUATION in known:
-            from lipcert.core.ledger.eval_layers import read_eval_layers  # noqa: PLC0415  for these
+            from lipcert.core.ledger.run import read_eval_layers  # noqa: PLC0415  for these
 
             eval_layers = read_eval_layers(known[EVALUATION])
         return cls(

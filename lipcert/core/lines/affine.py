@@ -10,8 +10,9 @@ from lipcert.core.interval import clip
 from lipcert.core.line import NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import FactLine
-from lipcert.core.program import Conv, Dense, Step
+from lipcert.core.program import Dense, Step
 from lipcert.core.rules.facts import Fact
+from lipcert.core.window_kinds import Conv
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

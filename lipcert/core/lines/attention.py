@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down
 from lipcert.core.interval import norm_up
-from lipcert.core.kinds import Attention, Normalize
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import reads_apart, received
-from lipcert.core.program import Dense, Move, Scale, Shift, Step
+from lipcert.core.program import Dense, Move, Step
 from lipcert.core.rules.attention import AttentionRule
 from lipcert.core.rules.facts import Fact, root_up
 from lipcert.core.rules.steps import rule_at, step_fact
+from lipcert.core.token_kinds import Attention, Normalize, Scale, Shift
 
 _Path: TypeAlias = list[Step]
 

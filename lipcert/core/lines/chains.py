@@ -15,7 +15,7 @@ from lipcert.core.interval import Interval, hull
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import LOSS, Proof, Seed
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
-from lipcert.core.program import Activation, PRelu, Program, Step
+from lipcert.core.program import Program, Step
 from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import rule_at
@@ -121,7 +121,7 @@ def slopes_between(
     """
     found: dict[str, Interval] = {}
     for step in steps:
-        if not isinstance(step.op, Activation | PRelu):
+        if not step.op.is_function:
             continue
         (name,) = step.inputs
         below = facts[name]

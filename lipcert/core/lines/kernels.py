@@ -21,15 +21,18 @@ from lipcert.core.forms.links import Diagonal, link_of
 from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences, ball_of, distances
 from lipcert.core.interval import Array, Interval, exact, up
+from lipcert.core.kinds import BatchNorm, PRelu
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.signs import differences_at, path_between
-from lipcert.core.program import Activation, BatchNorm, Conv, IndexArray, PRelu, Scale, Shift, Step
+from lipcert.core.program import Activation, IndexArray, Step
 from lipcert.core.rules.facts import root_up
 from lipcert.core.rules.steps import rule_at
 from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import convolution_axes, kernel_square
+from lipcert.core.token_kinds import Scale, Shift
+from lipcert.core.window_kinds import Conv
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -11,7 +11,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.claim import NormCheck, NormWitness, all_at_most, step_norm_at_most
-from lipcert.core.program import Conv, Dense, Shape, Step
+from lipcert.core.program import Shape, Step
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -61,8 +61,6 @@ def norm_holds(
             from lipcert.core.norms.fused import fused_norm_at_most  # noqa: PLC0415  runs only
 
             return fused_norm_at_most(steps, shapes, bound, witness, check)
-        if not isinstance(first.op, Dense | Conv):
-            return False
         before = shapes[first.inputs[0]]
         return step_norm_at_most(first.op, before, first.shape, bound, witness, check)
     except ValueError:

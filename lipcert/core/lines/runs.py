@@ -8,7 +8,7 @@ from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.norms import NormLine
 from lipcert.core.lines.proof import Proof
-from lipcert.core.program import Add
+from lipcert.core.token_kinds import Add
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

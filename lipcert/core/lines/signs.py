@@ -11,10 +11,11 @@ from lipcert.core.arithmetic import multiply_up
 from lipcert.core.coverage import tensors_read
 from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences
+from lipcert.core.kinds import PRelu
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ShareLine, slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
-from lipcert.core.program import Activation, PRelu, Step
+from lipcert.core.program import Activation, Step
 from lipcert.core.rules.steps import rule_at
 
 MAX_VECTORS: Final = 1 << 24

@@ -9,11 +9,12 @@ from typing import ClassVar, Final
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval
+from lipcert.core.kinds import Concat
 from lipcert.core.ledger.premises import JOINT, LossPart
 from lipcert.core.losses.base import Loss, loss_cotangent, read_loss
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Concat, Head, Program, Shape
+from lipcert.core.program import Head, Program, Shape
 from lipcert.core.rules.facts import Cotangent, Fact
 
 _LARGEST: Final = 1e100

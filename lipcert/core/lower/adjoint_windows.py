@@ -3,7 +3,8 @@
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import pads_of, sizes_of
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Shape, Window
+from lipcert.core.program import Shape
+from lipcert.core.window_kinds import Window
 
 
 def adjoint_windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from lipcert.core.kinds import Attention, Hide, MatMul, Softmax
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.program import Operand, Scale, Shift, Step
+from lipcert.core.program import Operand, Step
+from lipcert.core.token_kinds import Attention, Hide, MatMul, Scale, Shift, Softmax
 
 _HIDDEN = -1000.0
 """A mask entry of at most this is taken to hide a score, and not to be trained."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lipcert.core.kinds import Normalize, ReduceLogSumExp, ReduceNorm, Softmax
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
@@ -13,7 +12,8 @@ from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import Array, Constant, Data, Value
-from lipcert.core.program import Op, ReduceMax, ReduceSum, Scale, Shape, Shift
+from lipcert.core.program import Op, Shape
+from lipcert.core.token_kinds import Normalize, ReduceSum, Scale, Shift, Softmax
 
 
 def reduced_by(call: Call, value: Data, op: Op, axes: Shape) -> Data:
@@ -31,21 +31,22 @@ def reduction(call: Call) -> Value:
     axes, keeps = reduced_axes(call, value)
     if axes is None:
         return _over_nothing(call, value)
-    op: Op
-    match kind:
-        case "ReduceSum" | "ReduceSumSquare":
-            op = ReduceSum(axes, mean=False)
-        case "ReduceMean":
-            op = ReduceSum(axes, mean=True)
-        case "ReduceMax" | "ReduceMin":
-            op = ReduceMax(axes, minimum=kind == "ReduceMin")
-        case "ReduceLogSumExp":
-            op = ReduceLogSumExp(axes)
-        case _:
-            op = ReduceNorm(axes, 1 if kind == "ReduceL1" else 2, 0.0)
+    is_sum = kind in {"ReduceMean", "ReduceSum", "ReduceSumSquare"}
+    op = ReduceSum(axes, mean=kind == "ReduceMean") if is_sum else _extreme_or_norm(kind, axes)
     if kind == "ReduceSumSquare":
         value = activated(call, value, "power", 2.0)
     return without_axes(call, reduced_by(call, value, op, axes), axes, keeps=keeps)
+
+
+def _extreme_or_norm(kind: str, axes: Shape) -> Op:
+    from lipcert.core.kinds import ReduceLogSumExp, ReduceMax, ReduceNorm  # noqa: PLC0415
+
+    match kind:
+        case "ReduceMax" | "ReduceMin":
+            return ReduceMax(axes, minimum=kind == "ReduceMin")
+        case "ReduceLogSumExp":
+            return ReduceLogSumExp(axes)
+    return ReduceNorm(axes, 1 if kind == "ReduceL1" else 2, 0.0)
 
 
 def _over_nothing(call: Call, value: Data) -> Data:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from lipcert.core.kinds import Concat, ReduceMax, Sort
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.program import Concat, IndexArray, Move, ReduceMax, Sort, Step
+from lipcert.core.program import IndexArray, Move, Step
 
 
 def concat_of_moves(rewriter: Rewriter, step: Step) -> list[Step] | None:

@@ -3,7 +3,8 @@
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value
-from lipcert.core.program import Conv, Operand, Shape, Window
+from lipcert.core.program import Operand, Shape
+from lipcert.core.window_kinds import Conv, Window
 
 
 def images(call: Call) -> Data:

@@ -1,6 +1,5 @@
 """Lower operators that act entry by entry, with broadcasting."""
 
-from lipcert.core.kinds import Divide, Multiply
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
@@ -8,7 +7,8 @@ from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import quotient, sum_of_sources
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value
-from lipcert.core.program import PRelu, Scale, then
+from lipcert.core.program import then
+from lipcert.core.token_kinds import Multiply, Scale
 
 
 def check_alike(call: Call) -> None:
@@ -69,12 +69,16 @@ def ratio(call: Call) -> Value:
         return times(call, call.data(0), factor)
     if isinstance(first, Constant):
         return times(call, activated(call, second, "reciprocal"), first)
+    from lipcert.core.kinds import Divide  # noqa: PLC0415  for such alone
+
     shape, place = broadcast((first, second))
     return call.step(Divide(), first, second, shape=shape, place=place)
 
 
 def prelu(call: Call) -> Value:
     """Lower PRelu: the value, multiplied by its slope below 0."""
+    from lipcert.core.kinds import PRelu  # noqa: PLC0415  for such alone
+
     value, slope = call.data(0), call.constant(1)
     shape, place = broadcast((value, slope))
     if shape != value.shape:

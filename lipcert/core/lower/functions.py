@@ -5,9 +5,9 @@ from typing import Final
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.operators import spelt
 from lipcert.core.lower.values import Data, Value
 from lipcert.core.program import Activation
+from lipcert.core.registry import spelt
 from lipcert.core.rules.activations import function
 
 

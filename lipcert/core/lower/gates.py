@@ -7,9 +7,9 @@ import numpy as np
 
 from lipcert.core.arithmetic import sqrt_down, sqrt_up
 from lipcert.core.interval import Interval, exact
-from lipcert.core.kinds import Multiply
 from lipcert.core.lower.rewriter import ONE, Rewriter, as_interval, as_operand, number_in, product
-from lipcert.core.program import Activation, Add, Op, Operand, Scale, Step
+from lipcert.core.program import Activation, Op, Operand, Step
+from lipcert.core.token_kinds import Add, Multiply, Scale
 
 _ROOT_TWO = Interval(np.asarray(sqrt_down(2)), np.asarray(sqrt_up(2)))
 

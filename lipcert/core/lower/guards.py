@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Final
 
-from lipcert.core.kinds import Hide
 from lipcert.core.lower.call import Sink, refused
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import COMPARISONS, JUMPING
@@ -32,6 +31,7 @@ from lipcert.core.lower.pieces import Maker
 from lipcert.core.lower.piecewise import DEPTH, OPERATORS, Reader, leaves
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.reader.records import Node
+from lipcert.core.token_kinds import Hide
 
 _ABOVE: Final = frozenset({"Greater", "GreaterOrEqual"})
 _OF_ONE: Final = frozenset(

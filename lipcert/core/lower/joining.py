@@ -7,12 +7,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lipcert.core.kinds import Concat
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.moves import gathered, indices, moved
 from lipcert.core.lower.sums import combined
 from lipcert.core.lower.values import Constant, Data, Value, check_size
-from lipcert.core.program import Concat, Head, IndexArray, Move, Part, Place, Program, Step
+from lipcert.core.program import Head, IndexArray, Move, Part, Place, Program, Step
 from lipcert.core.reader.records import Node
 
 Numbered: TypeAlias = Sequence[tuple[int, Node]]

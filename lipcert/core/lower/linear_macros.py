@@ -9,7 +9,9 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.lower.rewriter import Rewriter, as_interval, as_operand, product
-from lipcert.core.program import Conv, Dense, Move, Scale, Shift, Step, then
+from lipcert.core.program import Dense, Move, Step, then
+from lipcert.core.token_kinds import Scale, Shift
+from lipcert.core.window_kinds import Conv
 
 
 def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:

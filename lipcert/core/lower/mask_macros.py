@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lipcert.core.kinds import Compare, MaskedMean, Multiply
+from lipcert.core.kinds import Compare, MaskedMean
 from lipcert.core.lower.moves import indices
 from lipcert.core.lower.rewriter import Rewriter
 from lipcert.core.lower.values import check_size
-from lipcert.core.program import IndexArray, Move, ReduceSum, Shape, Step
+from lipcert.core.program import IndexArray, Move, Shape, Step
+from lipcert.core.token_kinds import Multiply, ReduceSum
 
 
 @dataclass(frozen=True, slots=True, eq=False)

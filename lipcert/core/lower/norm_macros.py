@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from lipcert.core.kinds import Divide, DivideByNorm, Multiply, Normalize, ReduceNorm
+from lipcert.core.kinds import Centre, Divide, DivideByNorm, ReduceNorm
 from lipcert.core.lower.rewriter import ONE, Rewriter, as_operand
-from lipcert.core.program import Activation, Add, Centre, Move, ReduceSum, Step
+from lipcert.core.program import Activation, Move, Step
+from lipcert.core.token_kinds import Add, Multiply, Normalize, ReduceSum
 
 
 def length(rewriter: Rewriter, step: Step) -> list[Step] | None:

@@ -1,6 +1,8 @@
-"""The supported operators and their rules, which are loaded when a node needs them."""
+"""The frequent operators and their rules, which are loaded when a node needs them.
 
-import re
+All other operators are in `rare_operators`.
+"""
+
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, cast
 
@@ -8,81 +10,44 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value
 from lipcert.core.reader.records import Node
-from lipcert.core.registry import Registry
+from lipcert.core.registry import Registry, spelt
 
 REALS: Final = frozenset({1, 10, 11, 16})
 """The real types, by their number in ONNX, as in the attribute `to` of a Cast."""
 Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
-def spelt(kind: str) -> str:
-    """Return an operator's name as the name of its function: "gather_nd" for GatherND."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower()
-
-
 LAYOUT: Final = Registry("lower", {
-    "attention_op": "Attention",
-    "block_ops": "DepthToSpace GatherElements GatherND ScatterElements ScatterND SpaceToDepth",
-    "block_ops.triangle": "Trilu",
-    "composites": "LpNormalization Mean",
-    "composites.cumulated": "CumSum",
-    "composites.log_sum": "ReduceLogSum",
-    "composites.mean_variance": "MeanVarianceNormalization",
-    "constant_ops": "CastLike",
-    "contraction": "Einsum",
-    "function_choices": "Clip Gelu Shrink Swish",
-    "functions.named": "Atan Celu Cos Elu Erf Exp HardSigmoid HardSwish LeakyRelu Log Mish "
-    "Reciprocal Relu Selu Sigmoid Sin Softplus Softsign Tanh com.microsoft.FastGelu "
-    "com.microsoft.Gelu com.microsoft.QuickGelu",
-    "layout_ops": "Flatten Reshape Squeeze Transpose Unsqueeze",
     "casts.same": "Dropout Identity",
+    "function_choices": "Clip Gelu",
+    "functions.named": "Elu Erf HardSigmoid HardSwish LeakyRelu Relu Sigmoid Softplus Tanh",
+    "layout_ops": "Flatten Reshape Squeeze Transpose Unsqueeze",
     "reals": "Constant",
-    "repeat_ops": "Expand Tile",
-    "resize_ops.resize": "Resize Upsample",
     "selection_ops": "Gather Pad Split",
     "selection_ops.slice_": "Slice",
-    "sequences.cut": "SplitToSequence",
-    "sequences.part": "SequenceAt",
     "size_ops.shape_of": "Shape",
-    "size_ops.size_of": "Size",
-    "stacks.added_blocks": "Col2Im",
 }, spelt)  # fmt: skip
-"""Rules of operators that treat constants and data alike."""
+"""Rules of frequent operators that treat constants and data alike."""
 DATA: Final = Registry("lower", {
-    "axis_ops.normalization": "LayerNormalization RMSNormalization",
-    "axis_ops.reduction": "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-    "ReduceSum ReduceSumSquare",
+    "axis_ops.normalization": "LayerNormalization",
+    "axis_ops.reduction": "ReduceMax ReduceMean ReduceSum",
     "axis_ops.softmax": "LogSoftmax Softmax",
-    "batch_norm.batch_norm": "BatchNormalization",
     "casts.same": "Cast",
-    "conv_ops.conv": "Conv ConvTranspose",
-    "fourier_ops": "DFT STFT",
+    "conv_ops.conv": "Conv",
     "entry_ops.difference": "Sub",
-    "entry_ops.negative": "Neg",
-    "entry_ops.prelu": "PRelu",
     "entry_ops.product": "Mul",
     "entry_ops.ratio": "Div",
-    "entry_ops.total": "Add Sum",
-    "functions.named": "Abs Sqrt",
+    "entry_ops.total": "Add",
     "gemm": "Gemm",
-    "image_ops.global_pool": "GlobalAveragePool GlobalLpPool GlobalMaxPool",
-    "image_ops.image_normalization": "GroupNormalization InstanceNormalization",
-    "image_ops.local_response": "LRN",
+    "image_ops.batch_norm": "BatchNormalization",
+    "image_ops.global_pool": "GlobalAveragePool",
     "joining": "Concat",
     "linear_ops.matmul": "MatMul",
-    "pair_ops.choice": "Where",
-    "pair_ops.extremum": "Max Min",
-    "pair_ops.power": "Pow",
-    "pool_ops.pool": "AveragePool LpPool MaxPool",
-    "recurrence.recurrent": "GRU LSTM RNN",
-    "selection_ops": "OneHot",
-    "selection_ops.top": "TopK",
-    "truth.both": "And Or",
-    "truth.comparison": "Equal Greater GreaterOrEqual Less LessOrEqual",
-    "truth.largest_place": "ArgMax ArgMin",
-    "truth.opposite": "Not",
+    "pool_ops.pool": "AveragePool MaxPool",
 }, spelt)  # fmt: skip
-"""Rules of operators on values that are computed from the input."""
+"""Rules of frequent operators on values that are computed from the input."""
+CONSTANTS: Final = Registry("lower", {"size_ops.joined": "Concat"})
+"""The rule of the operator that is frequent on constants, the sizes of a reshape."""
 
 
 COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
@@ -97,13 +62,13 @@ UNSUPPORTED: Final = (
 def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
     """Return the rule of a node, by its operator and the kinds of its inputs."""
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    if kind in LAYOUT:
-        return cast(Rule, LAYOUT[kind])
-    table = DATA
-    if not any(isinstance(item, Data) for item in inputs):
-        from lipcert.core.lower.reals import CONSTANTS  # noqa: PLC0415  for such alone
+    on_constants = not any(isinstance(item, Data) for item in inputs)
+    tables = [LAYOUT, CONSTANTS if on_constants else DATA]
+    if not any(kind in table for table in tables):
+        from lipcert.core.lower import rare_operators as rare  # noqa: PLC0415  for such alone
 
-        table = CONSTANTS
-    if kind not in table:
-        raise Unsupported(UNSUPPORTED)
-    return cast(Rule, table[kind])
+        tables = [rare.LAYOUT, rare.CONSTANTS if on_constants else rare.DATA]
+    for table in tables:
+        if kind in table:
+            return cast(Rule, table[kind])
+    raise Unsupported(UNSUPPORTED)

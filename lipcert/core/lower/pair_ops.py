@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up
+from lipcert.core.kinds import Concat, ReduceMax
 from lipcert.core.logarithm import log_bounds
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import check_alike, times
@@ -17,7 +18,8 @@ from lipcert.core.lower.moves import broadcast, indices, moved
 from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.sums import combined, expanded
 from lipcert.core.lower.values import Constant, Data, Value, only_data
-from lipcert.core.program import Concat, Operand, ReduceMax, Scale
+from lipcert.core.program import Operand
+from lipcert.core.token_kinds import Scale
 
 
 def choice(call: Call) -> Value:

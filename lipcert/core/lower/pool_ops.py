@@ -9,7 +9,8 @@ from lipcert.core.lower.conv_ops import images, norm_order, windows
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.values import Data, Value, check_size
-from lipcert.core.program import AveragePool, MaxPool, Op, Shape, Window
+from lipcert.core.program import Op, Shape
+from lipcert.core.window_kinds import AveragePool, MaxPool, Window
 
 
 def pool(call: Call) -> Value:
@@ -30,7 +31,7 @@ def pool(call: Call) -> Value:
                 counts = False
             op = AveragePool(window, counts)
         case _:
-            from lipcert.core.kinds import LpPool  # noqa: PLC0415  for these only
+            from lipcert.core.window_kinds import LpPool  # noqa: PLC0415  for these only
 
             op = LpPool(window, norm_order(call))
     return call.step(op, value, shape=(*value.shape[:2], *window.outputs), place=value.place)

@@ -1,7 +1,7 @@
-"""Read constants in nodes, and constants as intervals of reals; list the operators on them."""
+"""Read constants in nodes, and constants as intervals of reals."""
 
 import math
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,37 +9,7 @@ import numpy.typing as npt
 from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.operators import spelt
 from lipcert.core.lower.values import Constant, Value, literal
-from lipcert.core.registry import Registry
-
-CONSTANTS: Final = Registry("lower", {
-    "composites": "Gemm Softmax",
-    "composites.batch_norm": "BatchNormalization",
-    "composites.layer_norm": "LayerNormalization",
-    "constant_ops.absolute_value": "Abs",
-    "constant_ops.arithmetic": "Add Div Mul Sub Sum",
-    "constant_ops.cast": "Cast",
-    "constant_ops.choice": "Where",
-    "constant_ops.extremum": "Max Min",
-    "constant_ops.opposite": "Neg",
-    "constant_ops.power": "Pow",
-    "constant_ops.product": "MatMul",
-    "constant_ops.reduction": "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd "
-    "ReduceSum ReduceSumSquare",
-    "constant_ops.root": "Sqrt",
-    "exact_constants": "Equal",
-    "exact_constants.jump": "And Ceil Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual "
-    "Not Or Round Sign Xor",
-    "exact_constants.modulo": "Mod",
-    "made_constants.filled": "ConstantOfShape",
-    "made_constants.identity_matrix": "EyeLike",
-    "made_constants.numbers_from": "Range",
-    "made_constants.one_hot": "OneHot",
-    "quantised.dequantised": "DequantizeLinear com.microsoft.DequantizeLinear",
-    "size_ops.joined": "Concat",
-}, spelt)  # fmt: skip
-"""Rules of operators on constants alone, besides those of `operators.LAYOUT`."""
 
 
 def constant(call: Call) -> Value:

@@ -24,13 +24,12 @@ from lipcert.core.program import (
     Move,
     Op,
     Operand,
-    Scale,
     Shape,
-    Shift,
     Step,
     kept_entries,
     needed_steps,
 )
+from lipcert.core.token_kinds import Scale, Shift
 
 ONE = exact(1.0)
 _Kind = TypeVar("_Kind", bound=Op)

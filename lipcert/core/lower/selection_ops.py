@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lipcert.core.kinds import Compare, MaskedMean
+from lipcert.core.kinds import Compare, Embedding, MaskedMean, Sort
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes, same_order
@@ -14,7 +14,8 @@ from lipcert.core.lower.moves import arrange, broadcast, indices, move, names_ow
 from lipcert.core.lower.spelling import apply, reduced, whole
 from lipcert.core.lower.sums import expanded
 from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size, only_data
-from lipcert.core.program import Embedding, IndexArray, Move, Operand, Place, Shift, Sort
+from lipcert.core.program import IndexArray, Move, Operand, Place
+from lipcert.core.token_kinds import Shift
 
 CHOSEN = "it selects by numbers that are computed from the data"
 

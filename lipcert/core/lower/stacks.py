@@ -11,7 +11,8 @@ from lipcert.core.lower.layout_ops import same_order
 from lipcert.core.lower.moves import indices, moved, permute
 from lipcert.core.lower.spelling import apply
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, only_data
-from lipcert.core.program import Conv, Place, Shape, Window
+from lipcert.core.program import Place, Shape
+from lipcert.core.window_kinds import Conv, Window
 
 
 def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:

@@ -8,7 +8,8 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.moves import broadcast, indices, moved
 from lipcert.core.lower.values import Constant, Data, Value
-from lipcert.core.program import Add, Operand, Place, Scale, Shape, Shift, then
+from lipcert.core.program import Operand, Place, Shape, then
+from lipcert.core.token_kinds import Add, Scale, Shift
 
 
 def _plain(number: float, rank: int) -> Operand:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.kinds import Compare, Hide, Multiply
+from lipcert.core.kinds import Compare
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import times
 from lipcert.core.lower.errors import MixingError, Unsupported
@@ -24,8 +24,9 @@ from lipcert.core.lower.operators import JUMPS, REALS
 from lipcert.core.lower.spelling import apply, reduced, whole
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import UNKNOWN, VARIES, Constant, Data, Kind, Value, only_data
-from lipcert.core.program import Place, Scale
+from lipcert.core.program import Place
 from lipcert.core.reader.records import Node
+from lipcert.core.token_kinds import Hide, Multiply, Scale
 
 _BOOL, _INT32, _INT64 = 9, 6, 7
 _INTEGERS = frozenset({_INT32, _INT64})

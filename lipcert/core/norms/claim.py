@@ -20,7 +20,7 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import multiply_up, round_down, round_up
 from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, largest_magnitude, norm_up
-from lipcert.core.program import Conv, Dense, Shape
+from lipcert.core.program import Dense, Op, Shape
 
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -139,7 +139,7 @@ def all_at_most(entries: Interval, stretch: float, claim: float, check: NormChec
 
 
 def step_norm_at_most(  # noqa: PLR0917 (a map has two shapes)
-    op: Dense | Conv,
+    op: Op,
     shape_in: Shape,
     shape_out: Shape,
     claim: float,

@@ -15,21 +15,12 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.interval import Interval
+from lipcert.core.kinds import BatchNorm
 from lipcert.core.norms.claim import NormCheck, NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
-from lipcert.core.program import (
-    Add,
-    AveragePool,
-    BatchNorm,
-    Conv,
-    Dense,
-    IndexArray,
-    Move,
-    Scale,
-    Shape,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Dense, IndexArray, Move, Shape, Step
+from lipcert.core.token_kinds import Add, Scale, Shift
+from lipcert.core.window_kinds import AveragePool, Conv
 
 
 def fused_norm_at_most(

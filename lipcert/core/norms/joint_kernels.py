@@ -26,7 +26,8 @@ import numpy as np
 
 from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.norms.convolution import Convolution, Kernel
-from lipcert.core.program import IndexArray, Shape, Window
+from lipcert.core.program import IndexArray, Shape
+from lipcert.core.window_kinds import Window
 
 MAX_ENTRIES: Final = 1 << 24
 

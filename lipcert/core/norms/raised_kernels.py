@@ -8,7 +8,8 @@ import numpy as np
 from lipcert.core.interval import Array, exact
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.raised import raised_entries
-from lipcert.core.program import Conv, Dense, Shape, Step
+from lipcert.core.program import Dense, Shape, Step
+from lipcert.core.window_kinds import Conv
 
 
 def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:

@@ -10,7 +10,8 @@ import numpy as np
 from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.interval import Interval
 from lipcert.core.norms.convolution import Kernel
-from lipcert.core.program import IndexArray, Shape, Window
+from lipcert.core.program import IndexArray, Shape
+from lipcert.core.window_kinds import Window
 
 
 def lines_of(sources: IndexArray, shape: Shape) -> tuple[IndexArray, ...] | None:

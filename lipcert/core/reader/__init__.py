@@ -23,7 +23,7 @@ def read_model_bytes(path: Path) -> bytes:
     """
     content = read_regular(path, MAX_BYTES + 1, ModelReadError)
     if content.startswith(_GZIP):
-        from lipcert.core.reader.compressed import decompressed  # noqa: PLC0415  for such alone
+        from lipcert.core.reader.external import decompressed  # noqa: PLC0415  for such alone
 
         content = decompressed(content, MAX_BYTES)
     if len(content) > MAX_BYTES:

@@ -1,4 +1,6 @@
-"""Read external data: tensors in files with untrusted names below the folder of the model.
+"""Read what a model file does not hold as plain bytes: a gzip, and external data.
+
+External data are tensors in files with untrusted names below the folder of the model.
 
 Invariants: nothing outside the folder is opened; no link is followed; only regular files with a
 single name are read (a hard link may expose another file's content), each once; all files together
@@ -8,6 +10,7 @@ stay within a budget of bytes.
 import contextlib
 import os
 import stat
+import zlib
 from typing import Final
 
 from onnx.onnx_ml_pb2 import TensorProto
@@ -18,6 +21,24 @@ from lipcert.core.reader.records import ModelReadError, shown
 _FORBIDDEN: Final = frozenset("\\:\0")
 _SAFE_FLAGS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY", "O_NOCTTY")
 _KEYS: Final = frozenset({"location", "offset", "length", "checksum"})
+_ROOM: Final = 1 << 26
+_RATIO: Final = 20
+"""A gzip file may expand to `_ROOM` bytes plus this many times its own size."""
+
+
+def decompressed(content: bytes, most: int) -> bytes:
+    """Return the content of a single gzip stream, of at most `most` bytes; refuse trailing data."""
+    limit = min(most, _ROOM + _RATIO * len(content))
+    decoder = zlib.decompressobj(wbits=31)
+    try:
+        plain = decoder.decompress(content, limit)
+    except zlib.error:
+        raise ModelReadError("this is not a valid gzip file") from None
+    if decoder.unconsumed_tail:
+        raise ModelReadError(f"this gzip file expands to more than {limit} bytes", "LC002")
+    if not decoder.eof or decoder.unused_data:
+        raise ModelReadError("this gzip file is truncated, or followed by other data")
+    return plain
 
 
 def _refused(reason: str) -> ModelReadError:

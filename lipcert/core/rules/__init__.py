@@ -14,7 +14,7 @@ VERSION: Final = 1
 STEPS: Final = Registry("rules", {
     "activations": "Activation",
     "attention": "Attention",
-    "averages": "AveragePool",
+    "pools": "AveragePool MaxPool",
     "clips": "CotangentClip InputClip",
     "centring": "Centre DivideByNorm",
     "concat": "Concat",
@@ -29,7 +29,7 @@ STEPS: Final = Registry("rules", {
     "products": "Divide MatMul Multiply",
     "responses": "LocalResponse",
     "scales": "Scale Shift",
-    "selections": "MaxPool ReduceMax Sort",
+    "selections": "ReduceMax Sort",
     "softmax": "Softmax",
     "sums": "Add ReduceSum",
 }, "{}Rule".format)  # fmt: skip

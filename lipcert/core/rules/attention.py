@@ -12,10 +12,10 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import add_up, multiply_down, multiply_up, sqrt_up
 from lipcert.core.enclosures import exp
 from lipcert.core.interval import Array, Interval, clip, down, exact, up
-from lipcert.core.kinds import Attention
 from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, longest_run, token_axis
+from lipcert.core.token_kinds import Attention
 
 _CELLS: Final = 16
 """parts of the lengths of tokens, each bounded by its ends"""

@@ -11,14 +11,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, norm_up
-from lipcert.core.program import Conv, Dense, Op, Operand, Shape, operands
-from lipcert.core.rules.facts import Cotangent, Fact, lengths_up, root_up
+from lipcert.core.program import Dense, Op, Operand, Shape, operands
+from lipcert.core.rules.facts import Cotangent, Fact, lengths_up
+
+if TYPE_CHECKING:
+    from lipcert.core.window_kinds import Conv
 
 Constraint: TypeAlias = tuple[str, float]
 """The kind of a norm, and its largest value. spectral: of the linear map of every step that uses
@@ -65,23 +68,15 @@ class Weights:
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
         """≥ that of the linear part of the step that computes `output`, between two shapes.
 
-        The verified norm, or κ times the Frobenius norm of the largest group.
-        Proof: `kernel_square`; groups are blocks on a diagonal. Dense: κ = 1.
+        The verified norm, or the Frobenius norm of a matrix, or that of `windows.kernel_norm`.
         """
         if output in self.norms:
             return self.norms[output]
-        groups = op.groups if isinstance(op, Conv) else 1
-        blocks = np.split(self.entries(op.weight).magnitude(), groups)
-        return multiply_up(stretch(op, before, after), max(map(norm_up, blocks)))
+        if isinstance(op, Dense):
+            return norm_up(self.entries(op.weight).magnitude())
+        from lipcert.core.rules.windows import kernel_norm  # noqa: PLC0415  for these only
 
-
-def stretch(op: Dense | Conv, before: Shape, after: Shape) -> float:
-    """κ with ‖the linear map of a kernel w‖ ≤ κ‖w‖_F; Dense: κ = 1."""
-    if isinstance(op, Dense):
-        return 1.0
-    from lipcert.core.rules.windows import convolution_axes, kernel_square  # noqa: PLC0415
-
-    return root_up(kernel_square(convolution_axes(op, before, after)))
+        return kernel_norm(op, self.entries(op.weight), before, after)
 
 
 OpT = TypeVar("OpT", bound=Op)

@@ -6,8 +6,8 @@ import numpy as np
 
 from lipcert.core.arithmetic import divide_up, multiply_down, multiply_up
 from lipcert.core.interval import Interval, absolute, down, exact, symmetric
-from lipcert.core.kinds import DivideByNorm
-from lipcert.core.program import Centre, Shape
+from lipcert.core.kinds import Centre, DivideByNorm
+from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import block_holds, block_size, centred
 from lipcert.core.rules.facts import Fact, root_up

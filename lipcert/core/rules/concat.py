@@ -9,7 +9,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval
-from lipcert.core.program import Concat
+from lipcert.core.kinds import Concat
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, symmetric
-from lipcert.core.program import PLUS, Conv, Dense, Operand, Shape
-from lipcert.core.rules.base import Constraint, Weights, stretch
+from lipcert.core.program import PLUS, Dense, Operand, Shape
+from lipcert.core.rules.base import Constraint, Weights
 from lipcert.core.rules.facts import root_up
+from lipcert.core.rules.windows import kernel_stretch
+from lipcert.core.window_kinds import Conv
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +62,11 @@ class Constrained(Weights):
         if self.is_fixed(op.weight):
             return Weights.operator_norm(self, output, op, before, after)
         kind, radius = self._constraint(op.weight)
-        factor = 1.0 if kind == "spectral" else stretch(op, before, after)
+        factor = (
+            1.0
+            if kind == "spectral" or isinstance(op, Dense)
+            else kernel_stretch(op, before, after)
+        )
         return multiply_up(factor, radius)
 
     def gain(self, operand: Operand, name: str) -> float:

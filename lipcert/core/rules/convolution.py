@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
-from lipcert.core.program import Conv, Move, Operand, Shape
+from lipcert.core.program import Move, Operand, Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, affine_norm, box_norm, lengths_up, root_up
 from lipcert.core.rules.windows import Axis, Mask, convolution_axes, kernel_square, patterns
+from lipcert.core.window_kinds import Conv
 
 
 class ConvRule(Rule[Conv]):

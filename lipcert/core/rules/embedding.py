@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import Embedding, Operand
+from lipcert.core.kinds import Embedding
+from lipcert.core.program import Operand
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Interval, clip, exact, hull, norm_up
-from lipcert.core.program import BatchNorm, Operand, PRelu, Shape
+from lipcert.core.kinds import BatchNorm, PRelu
+from lipcert.core.program import Operand, Shape
 from lipcert.core.rules.base import Entrywise
 from lipcert.core.rules.broadcasting import copies, longest_met, longest_part
 from lipcert.core.rules.facts import Fact, root_up

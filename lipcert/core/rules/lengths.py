@@ -7,10 +7,11 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.enclosures import log
 from lipcert.core.interval import Interval, absolute, down, exact, up
-from lipcert.core.kinds import LpPool, ReduceLogSumExp, ReduceNorm
+from lipcert.core.kinds import ReduceLogSumExp, ReduceNorm
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Fact, root_up
 from lipcert.core.rules.windows import overlap, read_axes
+from lipcert.core.window_kinds import LpPool
 
 
 class LpPoolRule(Rule[LpPool]):

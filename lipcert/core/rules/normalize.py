@@ -14,11 +14,11 @@ from lipcert.core.arithmetic import (
     sqrt_up,
 )
 from lipcert.core.interval import Array, Interval, down, symmetric, up
-from lipcert.core.kinds import Normalize
 from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import block_holds, block_size, centred
 from lipcert.core.rules.facts import Fact, root_up
+from lipcert.core.token_kinds import Normalize
 
 
 class NormalizeRule(Rule[Normalize]):

@@ -9,10 +9,11 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import symmetric
-from lipcert.core.kinds import Divide, MatMul, Multiply
+from lipcert.core.kinds import Divide
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import longest_met, ranked
 from lipcert.core.rules.facts import Fact
+from lipcert.core.token_kinds import MatMul, Multiply
 
 
 class MultiplyRule(Rule[Multiply]):

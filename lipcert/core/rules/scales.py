@@ -7,10 +7,11 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Interval
-from lipcert.core.program import Operand, Scale, Shape, Shift
+from lipcert.core.program import Operand, Shape
 from lipcert.core.rules.base import Entrywise, Rule
 from lipcert.core.rules.broadcasting import copies, longest_part
 from lipcert.core.rules.facts import Cotangent, Fact, longest_run, root_up, token_axis
+from lipcert.core.token_kinds import Scale, Shift
 
 
 class ScaleRule(Entrywise[Scale]):

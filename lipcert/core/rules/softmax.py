@@ -10,10 +10,10 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.enclosures import exp, log
 from lipcert.core.interval import Interval, clip, exact, up
-from lipcert.core.kinds import Softmax
 from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
+from lipcert.core.token_kinds import Softmax
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
 from lipcert.core.interval import Interval
-from lipcert.core.program import Add, ReduceSum
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
+from lipcert.core.token_kinds import Add, ReduceSum
 
 
 class ReduceSumRule(Rule[ReduceSum]):

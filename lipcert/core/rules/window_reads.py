@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.program import Conv, Move, Shape
+from lipcert.core.program import Move, Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import root_up
 from lipcert.core.rules.windows import Axis
+from lipcert.core.window_kinds import Conv
 
 _Indices: TypeAlias = npt.NDArray[np.int64]
 _BLOCK: Final = 1 << 20

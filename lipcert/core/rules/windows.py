@@ -11,8 +11,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.interval import Array
-from lipcert.core.program import Conv, Shape, Window
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.interval import Array, Interval, norm_up
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import root_up
+from lipcert.core.window_kinds import Conv, Window
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -92,6 +95,23 @@ def kernel_square(axes: Sequence[Axis]) -> int:
         min(_most(outputs, 1), _most(outputs, 0), _most(positions, 1))
         for outputs, positions in counts
     )
+
+
+def kernel_norm(op: Conv, weight: Interval, before: Shape, after: Shape) -> float:
+    """≥ the norm of a convolution: κ times the Frobenius norm of the largest group.
+
+    Proof: groups are blocks on a diagonal.
+    """
+    largest = max(map(norm_up, np.split(weight.magnitude(), op.groups)))
+    return multiply_up(kernel_stretch(op, before, after), largest)
+
+
+def kernel_stretch(op: Conv, before: Shape, after: Shape) -> float:
+    """κ, with which the norm of a convolution is at most κ times the Frobenius norm of its kernel.
+
+    Proof: `kernel_square`.
+    """
+    return root_up(kernel_square(convolution_axes(op, before, after)))
 
 
 def patterns(masks: Sequence[Mask]) -> list[tuple[Array, Array]]:

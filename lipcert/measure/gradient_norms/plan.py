@@ -21,18 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.core.kinds import Normalize
-from lipcert.core.program import (
-    BatchNorm,
-    Conv,
-    Dense,
-    Embedding,
-    FloatArray,
-    PRelu,
-    Scale,
-    Shape,
-    Shift,
-)
+from lipcert.core.kinds import BatchNorm, Embedding, PRelu
+from lipcert.core.program import Dense, FloatArray, Shape
+from lipcert.core.token_kinds import Normalize, Scale, Shift
+from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError
 from lipcert.graph.evaluate import member
 from lipcert.graph.ir import Graph, Node, Use

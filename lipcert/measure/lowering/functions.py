@@ -20,20 +20,20 @@ from torch.autograd.function import Function as AutogradFunction
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds
 from lipcert.core import program as p
 from lipcert.core.kinds import (
-    Attention,
+    BatchNorm,
     Compare,
     CotangentClip,
     Divide,
     InputClip,
     LocalResponse,
     MaskedMean,
-    Multiply,
-    Normalize,
+    PRelu,
 )
-from lipcert.core.program import Activation, Add, BatchNorm, PRelu, Scale, Shift
+from lipcert.core.program import Activation
+from lipcert.core.token_kinds import Add, Attention, Multiply, Normalize, Scale, Shift
 from lipcert.graph.evaluate import member
 
 Tensors = Mapping[str, Tensor]
@@ -327,18 +327,18 @@ def reduction(op: p.Op) -> Function:
 
 def _along(x: Tensor, op: p.Op) -> Tensor:
     match op:
-        case p.ReduceSum(axes, mean):
+        case token_kinds.ReduceSum(axes, mean):
             reduce = x.mean if mean else x.sum
             return reduce(axes, keepdim=True) if axes else x.view_as(x)
-        case p.ReduceMax():
+        case kinds.ReduceMax():
             return _extreme(x, op)
         case kinds.ReduceNorm():
             return _norm(x, op)
         case kinds.ReduceLogSumExp(axes):
             return torch.logsumexp(x, axes, keepdim=True) if axes else x.view_as(x)
-        case p.Centre(axes):
+        case kinds.Centre(axes):
             return x - x.mean(axes, keepdim=True)
-        case kinds.Softmax(axis, logarithm):
+        case token_kinds.Softmax(axis, logarithm):
             return (torch.log_softmax if logarithm else torch.softmax)(x, dim=axis)
     raise TypeError(f"{type(op).__name__} has no implementation in torch")
 
@@ -360,7 +360,7 @@ def _norm(x: Tensor, op: kinds.ReduceNorm) -> Tensor:
     return norms
 
 
-def _extreme(x: Tensor, op: p.ReduceMax) -> Tensor:
+def _extreme(x: Tensor, op: kinds.ReduceMax) -> Tensor:
     """Return the extreme entry; its cotangent goes to one of the extreme entries, as in pooling."""
     for axis in sorted(op.axes, reverse=True):
         x = (torch.min if op.minimum else torch.max)(x, dim=axis, keepdim=True).values

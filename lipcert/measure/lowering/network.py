@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.core import kinds
+from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
@@ -72,7 +72,10 @@ def obstacle(node: Node) -> str | None:
         case p.Activation(name) if name not in FUNCTIONS:
             return f"{name} has no implementation in torch"
         case (
-            p.Conv(window=window) | p.MaxPool(window) | p.AveragePool(window) | kinds.LpPool(window)
+            window_kinds.Conv(window=window)
+            | window_kinds.MaxPool(window)
+            | window_kinds.AveragePool(window)
+            | window_kinds.LpPool(window)
         ):
             if len(window.taps) not in RANKS:
                 return f"torch has no windows over {len(window.taps)} spatial dimensions"
@@ -83,31 +86,31 @@ def _function(node: Node, like: Tensor) -> Function:
     match node.op:
         case p.Dense():
             return dense
-        case p.Embedding():
+        case kinds.Embedding():
             return embedding
         case kinds.Compare() | kinds.MaskedMean() as op:
             return masking(op, like)
-        case p.Conv() as op:
+        case window_kinds.Conv() as op:
             return convolution(op, node.geometry)
-        case kinds.MatMul():
+        case token_kinds.MatMul():
             return matmul
-        case kinds.Attention() as op:
+        case token_kinds.Attention() as op:
             return attention(op, like)
         case p.Activation() as op:
             return activation(op)
         case p.Move() as op:
             return move(op, node, like)
-        case p.Concat(axis):
+        case kinds.Concat(axis):
             return concat(axis)
-        case p.Sort(axis):
+        case kinds.Sort(axis):
             return sort(axis)
-        case p.BatchNorm() as op:
+        case kinds.BatchNorm() as op:
             return batch_norm(op, like)
-        case kinds.Normalize() as op:
+        case token_kinds.Normalize() as op:
             return normalize(op)
         case kinds.LocalResponse() as op:
             return local_response(op)
-        case p.MaxPool() | p.AveragePool() | kinds.LpPool() as op:
+        case window_kinds.MaxPool() | window_kinds.AveragePool() | window_kinds.LpPool() as op:
             return pool(op, node.geometry, like)
         case kinds.InputClip() | kinds.CotangentClip() as op:
             return clip(op)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.core import program as p
-from lipcert.core.kinds import LpPool
-from lipcert.core.program import AveragePool, Conv, FloatArray, MaxPool
+from lipcert.core import window_kinds
+from lipcert.core.program import FloatArray
+from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool
 from lipcert.graph.geometry import Geometry, Window
 from lipcert.measure.lowering.functions import Function, Tensors
 
@@ -124,7 +124,7 @@ def pool(op: MaxPool | AveragePool | LpPool, geometry: Geometry, like: Tensor) -
     return lambda x, _: _window_means(x[0], op.window, geometry) * factor
 
 
-def _maximum(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
+def _maximum(x: Tensor, window: window_kinds.Window, geometry: Geometry) -> Tensor:
     x, pads = _padded(x, geometry, -math.inf)
     pooled: Tensor = _MAXIMUM[len(geometry)](
         x,
@@ -156,7 +156,7 @@ def _power_sums(x: Tensor, op: LpPool, geometry: Geometry) -> Tensor:
     return torch.where(positive, roots, torch.zeros_like(roots))
 
 
-def _window_means(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
+def _window_means(x: Tensor, window: window_kinds.Window, geometry: Geometry) -> Tensor:
     """Return the sum of every window, padding counting as 0, divided by its number of taps."""
     short = x.dtype.itemsize < 4  # torch averages volumes in whole precision only
     if max(window.dilations) > 1 or (short and len(geometry) == 3):
@@ -167,7 +167,7 @@ def _window_means(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
     return means
 
 
-def _convolved_means(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
+def _convolved_means(x: Tensor, window: window_kinds.Window, geometry: Geometry) -> Tensor:
     channels = x.shape[1]
     kernel = x.new_full((channels, 1, *window.taps), 1.0 / math.prod(window.taps))
     return _FORWARD[len(geometry)](

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.recorded import Match
-from lipcert.core.kinds import CotangentClip, InputClip
-from lipcert.core.program import Embedding
+from lipcert.core.kinds import CotangentClip, Embedding, InputClip
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node
 from lipcert.measure.lowering import lowered

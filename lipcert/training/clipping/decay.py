@@ -20,7 +20,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from lipcert.core.program import Conv
+from lipcert.core.window_kinds import Conv
 from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Node
 from lipcert.measure.gradient_norms.engine import Caught

@@ -27,7 +27,8 @@ from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.stacks import ComplexArray
 from lipcert.core.norms.torus import half_turns
-from lipcert.core.program import Conv, FloatArray, IndexArray
+from lipcert.core.program import FloatArray, IndexArray
+from lipcert.core.window_kinds import Conv
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Node, Operand, viewed
 

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.core.program import Conv, Dense, FloatArray
+from lipcert.core.program import Dense, FloatArray
+from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Graph, Node

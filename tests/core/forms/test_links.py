@@ -8,30 +8,12 @@ import pytest
 from lipcert.core.forms.chain import chain_form
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.interval import Interval
-from lipcert.core.kinds import Normalize
+from lipcert.core.kinds import BatchNorm, Centre, PRelu
 from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
-from lipcert.core.program import (
-    Activation,
-    Add,
-    AveragePool,
-    BatchNorm,
-    Centre,
-    Conv,
-    Dense,
-    Move,
-    Op,
-    Operand,
-    Place,
-    PRelu,
-    Program,
-    ReduceSum,
-    Scale,
-    Shape,
-    Shift,
-    Step,
-    Window,
-)
+from lipcert.core.program import Activation, Dense, Move, Op, Operand, Place, Program, Shape, Step
+from lipcert.core.token_kinds import Add, Normalize, ReduceSum, Scale, Shift
+from lipcert.core.window_kinds import AveragePool, Conv, Window
 from lipcert.graph.evaluate import evaluate
 from lipcert.search.forms import Spectra
 

@@ -8,27 +8,16 @@ import pytest
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
+from lipcert.core.kinds import Concat, Sort
 from lipcert.core.line import NotProved
 from lipcert.core.lines.products import ProductFact, region_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import InputFact, StepFact
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    Move,
-    Op,
-    Operand,
-    Place,
-    Program,
-    Scale,
-    Shift,
-    Sort,
-)
+from lipcert.core.program import Activation, Dense, Move, Op, Operand, Place, Program
 from lipcert.core.rules.facts import Fact
+from lipcert.core.token_kinds import Add, Scale, Shift
+from lipcert.core.window_kinds import Conv
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.products import product_line, wide_entries
 from lipcert.search.raised_products import raised_line

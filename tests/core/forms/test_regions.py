@@ -10,27 +10,13 @@ from lipcert.core.forms.chain import Form, at_the_bottom, chain_form
 from lipcert.core.forms.extremes import ordering_of
 from lipcert.core.forms.links import links_of
 from lipcert.core.interval import Interval
+from lipcert.core.kinds import Concat, ReduceMax, Sort
 from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.norms.integer_engine import definite_exact
-from lipcert.core.program import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    MaxPool,
-    Move,
-    Op,
-    Operand,
-    Place,
-    Program,
-    ReduceMax,
-    Shape,
-    Sort,
-    Step,
-    Window,
-)
+from lipcert.core.program import Activation, Dense, Move, Op, Operand, Place, Program, Shape, Step
 from lipcert.core.rules.facts import Hull
+from lipcert.core.token_kinds import Add
+from lipcert.core.window_kinds import Conv, MaxPool, Window
 from lipcert.graph.evaluate import evaluate
 from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers

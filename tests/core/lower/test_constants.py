@@ -11,7 +11,8 @@ from lipcert.core.lower import values
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.lower.values import owner
-from lipcert.core.program import Dense, Operand, Shift
+from lipcert.core.program import Dense, Operand
+from lipcert.core.token_kinds import Shift
 from tests.constant_chains import Chain
 from tests.core.lower.cases import agrees, model, node, program
 from tests.core.models import read

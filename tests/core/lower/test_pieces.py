@@ -6,9 +6,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from lipcert.core.kinds import PRelu
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import JUMPS
-from lipcert.core.program import PRelu
 from lipcert.graph.evaluate import evaluate
 from tests.core.lower.cases import kinds, model, node, program
 

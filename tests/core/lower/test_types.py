@@ -13,10 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
-from lipcert.core.kinds import Attention
 from lipcert.core.lower.constant_ops import has_halves, is_held, or_rounded
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Scale
+from lipcert.core.token_kinds import Attention, Scale
 from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery

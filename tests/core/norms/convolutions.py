@@ -5,7 +5,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.program import Window
+from lipcert.core.window_kinds import Window
 
 
 def window_of(taps, size, strides=None, dilations=None, before=None, after=None):

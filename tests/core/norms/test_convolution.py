@@ -6,7 +6,7 @@ from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.explicit import explicit_at_most, strips_at_most_float, strips_of
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
-from lipcert.core.program import Window
+from lipcert.core.window_kinds import Window
 
 from .convolutions import applied, convolutions, window_of
 

@@ -8,26 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.core.kinds import BatchNorm
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.fused import fused_kernel, fused_norm_at_most
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.surroundings import lines_of
-from lipcert.core.program import (
-    Activation,
-    Add,
-    AveragePool,
-    BatchNorm,
-    Conv,
-    Dense,
-    Move,
-    Operand,
-    Scale,
-    Shift,
-    Step,
-    Window,
-)
+from lipcert.core.program import Activation, Dense, Move, Operand, Step
+from lipcert.core.token_kinds import Add, Scale, Shift
+from lipcert.core.window_kinds import AveragePool, Conv, Window
 
 from .convolutions import applied, window_of
 

@@ -14,8 +14,9 @@ from lipcert.core.lines.windows import WindowFact, kernels_of, layers_of, ties_o
 from lipcert.core.norms import ENGINES
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.joint_kernels import Layout
-from lipcert.core.program import Activation, Conv, Place, Program, Step
+from lipcert.core.program import Activation, Place, Program, Step
 from lipcert.core.rules.facts import Fact
+from lipcert.core.window_kinds import Conv
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.windows import window_line
 from tests.core.forged import PREMISES

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.interval import Interval, exact
+from lipcert.core.kinds import BatchNorm
 from lipcert.core.line import NotProved
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
@@ -19,20 +20,10 @@ from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.raised_kernels import kernel_of, raised_kernel, tap_of_all
-from lipcert.core.program import (
-    Activation,
-    BatchNorm,
-    Conv,
-    Dense,
-    Move,
-    Operand,
-    Place,
-    Program,
-    Scale,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Activation, Dense, Move, Operand, Place, Program, Step
 from lipcert.core.rules.facts import Fact
+from lipcert.core.token_kinds import Scale, Shift
+from lipcert.core.window_kinds import Conv
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.raising import gains, numbers_to_raise
 from tests.core.forged import PREMISES

@@ -10,7 +10,8 @@ from lipcert.core.norms.claim import NormWitness, step_norm_at_most
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
-from lipcert.core.program import Conv, Dense, Operand, Window
+from lipcert.core.program import Dense, Operand
+from lipcert.core.window_kinds import Conv, Window
 
 from .convolutions import convolutions, window_of
 

@@ -7,59 +7,49 @@ from typing import Any
 
 import numpy as np
 
-from lipcert.core import kinds, program
+from lipcert.core import kinds, program, token_kinds, window_kinds
 from lipcert.core.interval import Interval
 from lipcert.core.kinds import (
-    Attention,
+    BatchNorm,
+    Centre,
     Compare,
+    Concat,
     CotangentClip,
     Divide,
     DivideByNorm,
+    Embedding,
     InputClip,
     LocalResponse,
-    LpPool,
     MaskedMean,
-    MatMul,
-    Multiply,
-    Normalize,
-    ReduceLogSumExp,
-    ReduceNorm,
-    Softmax,
-)
-from lipcert.core.program import (
-    Activation,
-    Add,
-    AveragePool,
-    BatchNorm,
-    Centre,
-    Concat,
-    Conv,
-    Dense,
-    Embedding,
-    FloatArray,
-    MaxPool,
-    Move,
-    Op,
-    Operand,
     PRelu,
+    ReduceLogSumExp,
     ReduceMax,
-    ReduceSum,
-    Scale,
-    Shape,
-    Shift,
+    ReduceNorm,
     Sort,
-    Window,
 )
+from lipcert.core.program import Activation, Dense, FloatArray, Move, Op, Operand, Shape
 from lipcert.core.rules.base import Rule, Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_class
+from lipcert.core.token_kinds import (
+    Add,
+    Attention,
+    MatMul,
+    Multiply,
+    Normalize,
+    ReduceSum,
+    Scale,
+    Shift,
+    Softmax,
+)
+from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 from tests.core.rules.attack import distances, grouped
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
 
 POINT = Weights({})
 STEPS: tuple[type[Op], ...] = tuple(
     kind
-    for kind in {**vars(program), **vars(kinds)}.values()
+    for kind in {**vars(program), **vars(kinds), **vars(window_kinds), **vars(token_kinds)}.values()
     if isinstance(kind, type) and issubclass(kind, Op) and kind is not Op and kind.is_final
 )
 """every kind of step that a program may have"""

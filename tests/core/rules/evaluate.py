@@ -9,46 +9,36 @@ import torch
 import torch.nn.functional as F
 
 from lipcert.core.kinds import (
-    Attention,
+    BatchNorm,
+    Centre,
     Compare,
+    Concat,
     CotangentClip,
     Divide,
     DivideByNorm,
+    Embedding,
     InputClip,
     LocalResponse,
-    LpPool,
     MaskedMean,
+    PRelu,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceNorm,
+    Sort,
+)
+from lipcert.core.program import Activation, Dense, Move, Op, Operand, Program, Shape
+from lipcert.core.token_kinds import (
+    Add,
+    Attention,
     MatMul,
     Multiply,
     Normalize,
-    ReduceLogSumExp,
-    ReduceNorm,
-    Softmax,
-)
-from lipcert.core.program import (
-    Activation,
-    Add,
-    AveragePool,
-    BatchNorm,
-    Centre,
-    Concat,
-    Conv,
-    Dense,
-    Embedding,
-    MaxPool,
-    Move,
-    Op,
-    Operand,
-    PRelu,
-    Program,
-    ReduceMax,
     ReduceSum,
     Scale,
-    Shape,
     Shift,
-    Sort,
-    Window,
+    Softmax,
 )
+from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 
 Tensors = Mapping[Operand, torch.Tensor]
 ACTIVATIONS: dict[tuple[str, tuple[float, ...]], Callable[[torch.Tensor], torch.Tensor]] = {

@@ -6,27 +6,11 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import exact
-from lipcert.core.kinds import DivideByNorm, LpPool, Normalize, ReduceNorm, Softmax
-from lipcert.core.program import (
-    Activation,
-    Add,
-    AveragePool,
-    BatchNorm,
-    Concat,
-    Conv,
-    Dense,
-    MaxPool,
-    Move,
-    Op,
-    ReduceMax,
-    ReduceSum,
-    Scale,
-    Shape,
-    Shift,
-    Sort,
-    Window,
-)
+from lipcert.core.kinds import BatchNorm, Concat, DivideByNorm, ReduceMax, ReduceNorm, Sort
+from lipcert.core.program import Activation, Dense, Move, Op, Shape
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
+from lipcert.core.token_kinds import Add, Normalize, ReduceSum, Scale, Shift, Softmax
+from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 from tests.core.rules.cases import exactly, fact_behind, number, ones, output, rule, shares, stretch
 
 INF = math.inf

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from lipcert.core.interval import exact
-from lipcert.core.kinds import Attention
 from lipcert.core.program import Operand
 from lipcert.core.rules.attention import AttentionRule
 from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.token_kinds import Attention
 from tests.core.rules.cases import output, stretch
 
 INF = math.inf

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lipcert.core.interval import exact
-from lipcert.core.program import Conv, Move, Operand, Shape, Window
+from lipcert.core.program import Move, Operand, Shape
 from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.window_kinds import Conv, Window
 from tests.core.rules.cases import KINDS, POINT, behind_one, exactly, fact_behind, ones, rule
 from tests.core.rules.evaluate import apply, operands_of, spectral
 

@@ -9,34 +9,22 @@ from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval, exact
 from lipcert.core.kinds import (
+    BatchNorm,
+    Centre,
     CotangentClip,
     Divide,
     DivideByNorm,
     InputClip,
     LocalResponse,
-    LpPool,
-    MatMul,
-    Multiply,
-    Normalize,
+    PRelu,
     ReduceLogSumExp,
     ReduceNorm,
-    Softmax,
 )
-from lipcert.core.program import (
-    AveragePool,
-    BatchNorm,
-    Centre,
-    MaxPool,
-    Move,
-    Op,
-    PRelu,
-    ReduceSum,
-    Scale,
-    Shape,
-    Window,
-)
+from lipcert.core.program import Move, Op, Shape
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 from lipcert.core.rules.steps import rule_class
+from lipcert.core.token_kinds import MatMul, Multiply, Normalize, ReduceSum, Scale, Softmax
+from lipcert.core.window_kinds import AveragePool, LpPool, MaxPool, Window
 from tests.core.rules.attack import holds
 from tests.core.rules.cases import (
     POINT,

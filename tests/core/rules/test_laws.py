@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from lipcert.core.kinds import DivideByNorm
-from lipcert.core.program import FloatArray, Operand, Scale, operands
+from lipcert.core.program import FloatArray, Operand, operands
 from lipcert.core.rules.base import Rule, Weights
 from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.token_kinds import Scale
 from tests.core.rules.attack import SLACK, holds, members
 from tests.core.rules.cases import KINDS, Case, facts, ones, rule
 from tests.core.rules.evaluate import apply, operands_of, spectral

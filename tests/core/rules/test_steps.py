@@ -12,35 +12,19 @@ import pytest
 import torch
 
 from lipcert.core.interval import symmetric
-from lipcert.core.kinds import Attention, Normalize
+from lipcert.core.kinds import Concat, Sort
 from lipcert.core.lines.proof import Pass, Table
 from lipcert.core.lines.steps import received
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    Dense,
-    Move,
-    Op,
-    Operand,
-    Place,
-    Program,
-    ReduceSum,
-    Scale,
-    Shape,
-    Shift,
-    Sort,
-    Step,
-    Window,
-)
+from lipcert.core.program import Activation, Dense, Move, Op, Operand, Place, Program, Shape, Step
 from lipcert.core.rules import FUNCTIONS
 from lipcert.core.rules import STEPS as RULES
 from lipcert.core.rules.base import Constraint, Rule, Weights
 from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 from lipcert.core.rules.steps import rule_at, rule_class, step_fact
+from lipcert.core.token_kinds import Add, Attention, Normalize, ReduceSum, Scale, Shift
+from lipcert.core.window_kinds import Conv, Window
 from tests.core.rules.attack import holds
 from tests.core.rules.cases import KINDS, POINT, STEPS, rule
 from tests.core.rules.evaluate import run, spectral, tensors_of

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.program import PLUS, Conv, Dense, Operand
+from lipcert.core.program import PLUS, Dense, Operand
 from lipcert.core.rules.base import Constraint, Weights
 from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.windows import convolution_axes, kernel_square
+from lipcert.core.window_kinds import Conv
 from tests.core.rules.cases import KINDS, Case
 from tests.core.rules.evaluate import apply, spectral
 

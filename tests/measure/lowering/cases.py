@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.core import kinds, program
+from lipcert.core import kinds, token_kinds
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Node, Operand
 from tests import ops
@@ -44,7 +44,7 @@ class Case:
         wide = [x.reshape(*shape, *more) for x, shape in zip(xs, node.given, strict=True)]
         tensors = {item: torch.tensor(item.lo) for item in evaluate.operands_of(node.op)}
         found = evaluate.apply(node.op, wide, node.step.shape, tensors).reshape(1, *node.shape)
-        is_affine = isinstance(node.op, program.Scale) and "bias" in node.operands
+        is_affine = isinstance(node.op, token_kinds.Scale) and "bias" in node.operands
         return found + torch.tensor(node.operands["bias"].array) if is_affine else found
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core import kinds, program
+from lipcert.core import kinds, program, token_kinds, window_kinds
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Node, Operand
 from lipcert.measure.lowering import lowered
@@ -142,7 +142,7 @@ def gradients(function, inputs, example=None):
 
 
 def test_every_kind_of_step_is_tried():
-    defined = {**vars(program), **vars(kinds)}.values()
+    defined = {**vars(program), **vars(kinds), **vars(window_kinds), **vars(token_kinds)}.values()
     steps = {x for x in defined if isinstance(x, type) and issubclass(x, program.Op) and x.is_final}
     assert {type(case.node.op) for case in CASES} == steps - {program.Op}
     assert {c.node.op.name for c in CASES if isinstance(c.node.op, program.Activation)} == set(

@@ -1,18 +1,48 @@
-"""AveragePool: means over windows, one axis after the other."""
+"""Pools: means and maxima over windows, one axis after the other.
 
+At a tie a framework picks any of the equal entries; the generalised Jacobians are the convex
+combinations of the picks, and the rule of maxima is convex in them.
+"""
+
+import math
 from typing import Final
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, down, up
-from lipcert.core.program import AveragePool
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.windows import Axis, axes_of
+from lipcert.core.rules.facts import Fact, root_up
+from lipcert.core.rules.windows import Axis, axes_of, overlap, read_axes
+from lipcert.core.window_kinds import AveragePool, MaxPool
 
 _LARGEST: Final = 1024
 _POSITIVE: Final = 1e-12
+
+
+class MaxPoolRule(Rule[MaxPool]):
+    """y = the maxima of x over windows."""
+
+    def fact(self) -> Fact:
+        """√overlap·X, and the maxima of both ends of the box; nothing of windows of padding.
+
+        Proof: every output is an entry, and no entry is more than `overlap` outputs.
+        Attained: one entry is the maximum of every window that reads it.
+        """
+        axes = read_axes(self.op.window, self.before)
+        if axes is None:
+            return Fact.of(self.shape)
+        box = Interval(_largest(self.x.box.lo, axes), _largest(self.x.box.hi, axes))
+        return Fact.of(self.shape, multiply_up(self.lipschitz(0), self.x.norm), box)
+
+    def lipschitz(self, _: int) -> float:
+        """√overlap.
+
+        Proof: the Jacobian mixes rows that pick one entry each: rows of sum 1, columns of sum
+        ≤ overlap, and ‖J‖² is at most the product of both. Attained: as the norm.
+        """
+        axes = read_axes(self.op.window, self.before)
+        return root_up(overlap(axes)) if axes else math.inf
 
 
 class AveragePoolRule(Rule[AveragePool]):
@@ -72,3 +102,13 @@ def _eigenvector(matrix: Array) -> Array:
         return np.ones(len(matrix))
     vectors = np.linalg.eigh(matrix @ matrix.T)[1]
     return np.asarray(np.maximum(np.abs(vectors[:, -1]), _POSITIVE), dtype=np.float64)
+
+
+def _largest(end: Array, axes: tuple[Axis, ...]) -> Array:
+    """The maximum over windows, one axis after the other; an end that is shared stays so."""
+    for place, axis in enumerate(axes, start=2):
+        if end.shape[place] == axis.size != 1:
+            last = np.moveaxis(end, place, -1)
+            padded = np.append(last, np.full((*last.shape[:-1], 1), -np.inf), axis=-1)
+            end = np.moveaxis(np.max(padded[..., axis.reads], axis=-1), -1, place)
+    return end
