@@ -176,7 +176,7 @@ _OPTIONS: Final = (
 @knob_options
 @output_options(*AUDIT_FORMATS, further=True, show_all=True, progress=True, color=True)
 @click.pass_context
-def command(
+def audit(
     context: click.Context,
     /,
     *,

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     is_flag=True,
 )
 @output_options(*CHECK_FORMATS, further=True)
-def command(
+def check(
     *,
     certificate: Path | None,
     model: Path | None,

@@ -28,11 +28,16 @@ from lipcert.text.safe import safe
 from lipcert.version import __version__
 
 _INTERRUPTED: Final = "interrupted before there was a result"
-_VERBS: Final = (
-    *("inspect", "analyze", "suggest", "certify", "check", "trace", "compare", "report"),
-    *("audit", "privacy", "explain", "config"),
-)
-"""Each verb has a module of its name."""
+_VERBS: Final = {
+    **dict.fromkeys(("inspect", "analyze", "suggest", "certify"), "network"),
+    "check": "check",
+    **dict.fromkeys(("trace", "compare", "report"), "documents"),
+    "audit": "audit",
+    "privacy": "privacy",
+    "explain": "network",
+    "config": "options",
+}
+"""Verb → the module with the command of its name."""
 
 
 class _LipCertGroup(click.Group):
@@ -118,7 +123,8 @@ def cli(debug: bool) -> None:
 
 
 def _command_of(verb: str) -> click.Command:
-    command: click.Command = importlib.import_module(f"lipcert.cli.{verb}").command
+    module = importlib.import_module(f"lipcert.cli.{_VERBS[verb]}")
+    command: click.Command = getattr(module, verb)
     return command
 
 

@@ -104,7 +104,7 @@ _OPTIONS: Final = tuple(
 @click.option("--curve", "curves", type=click.Choice(_CURVES), multiple=True, help="ε over this.")
 @output_options("text", "json", "csv", color=True)
 @click.pass_context
-def command(
+def privacy(
     context: click.Context,
     /,
     *,

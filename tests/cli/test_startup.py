@@ -36,7 +36,7 @@ ENGINE = (
 )
 TRACES = (
     "from lipcert.audit.trace import writing, reading, redaction",
-    "import lipcert.cli.trace, lipcert.report.trace",
+    "import lipcert.cli.documents, lipcert.report.trace",
     *commands("trace verify {trace}"),
 )
 VERBS = (

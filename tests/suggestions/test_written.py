@@ -14,7 +14,7 @@ from torch import nn
 from lipcert import training
 from lipcert.analysis.bounded import bounded
 from lipcert.cli.options import chosen_settings
-from lipcert.cli.suggest import command
+from lipcert.cli.network import suggest
 from lipcert.gradient_stats.examples import Examples
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import globs
@@ -66,7 +66,7 @@ def settings_of(how: str, tmp_path: Path) -> Settings:
     file = tmp_path / "lipcert.toml"
     file.write_text("\n".join(line for line in told if not line.startswith("--")))
     given = ["model.onnx", "--config", str(file), *words]
-    context = command.make_context("suggest", given, resilient_parsing=False)
+    context = suggest.make_context("suggest", given, resilient_parsing=False)
     return chosen_settings(context).settings
 
 
