@@ -1,14 +1,12 @@
 """Charts: how bounds grow along the network, with measurements, and ε of a run, as SVG.
 
-Every text, which may come from a model, is made safe and escaped. Bounds and measurements differ in
-shape, not only in colour. Equal charts give equal bytes, and none needs a script. The vertical
-axis, with its title above it, is logarithmic if the numbers differ much, and says so. Numbers
-beyond a scale are drawn at its end. There is no figure of ε if the run is not described completely.
+The template chart.svg.jinja draws them: bounds and measurements differ in shape, not only in
+colour. The vertical axis is logarithmic if the numbers differ much, and says so. Numbers beyond a
+scale are drawn at its end. There is no figure of ε if the run is not described completely.
 """
 
 from __future__ import annotations
 
-import html
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,19 +27,16 @@ from lipcert.privacy.accounting import (
 from lipcert.report.certificate import Bounded, Claimed, ClaimedRun, claimed_values
 from lipcert.report.document import Figure
 from lipcert.text.numbers import at_most, measured
-from lipcert.text.safe import safe
 
 WIDTH: Final = 440.0
 """Width of every chart, in units in which text is 11.5 high."""
 HEIGHT: Final = 270.0
-_TOP: Final = 44.0
-_BOTTOM: Final = HEIGHT - 36.0
-_LEFT: Final = 62.0
-_RIGHT: Final = WIDTH - 12.0
-_SECOND: Final = 230.0
-"""Position of the second entry of the legend."""
-_MOST_MARKS: Final = 40  # on a line
-_MOST_DOTS: Final = 300  # of more, every second, third, … is drawn
+TOP: Final = 44.0
+BOTTOM: Final = HEIGHT - 36.0
+LEFT: Final = 62.0
+RIGHT: Final = WIDTH - 12.0
+_MOST_MARKS: Final = 40
+_MOST_DOTS: Final = 300
 _WIDE: Final = 50.0
 _DECADES: Final = 12
 _SMALLEST: Final = 1e-290  # what is smaller is drawn as 0, what is larger at the end
@@ -68,108 +63,27 @@ class LineChart:
     tip: tuple[float, float, str] | None = None
     x_low: float = 0.0
 
+    @property
+    def marks(self) -> Points:
+        """The bounds that have a mark; none if there are many."""
+        return self.bound if len(self.bound) <= _MOST_MARKS else ()
 
-def figure(chart: LineChart, key: str, title: str, description: str) -> str:
-    """Return the chart as an image with a name and a description; `key` is unique on its page."""
-    attributes: dict[str, str | float] = {
-        "xmlns": "http://www.w3.org/2000/svg",
-        "class": "chart",
-        "role": "img",
-        "aria-labelledby": f"{key}-title {key}-desc",
-        "viewBox": f"0 0 {WIDTH:.0f} {HEIGHT:.0f}",
-    }
-    named = (
-        _element("title", {"id": f"{key}-title"}, _escaped(title)),
-        _element("desc", {"id": f"{key}-desc"}, _escaped(description)),
-    )
-    return _element("svg", attributes, *named, *_drawn(chart))
+    @property
+    def dots(self) -> Points:
+        """The measurements that are drawn; of many, every second, third, …"""
+        return self.observed[:: max(math.ceil(len(self.observed) / _MOST_DOTS), 1)]
 
-
-def _drawn(chart: LineChart) -> list[str]:
-    points = [*chart.bound, *chart.observed, *([chart.tip[:2]] if chart.tip else [])]
-    vertical = scale_of((y for _, y in points), _BOTTOM, _TOP)
-    across = _across([x for x, _ in points], chart.x_low)
-    title = f"{chart.y_axis} (log scale)" if vertical.is_log else chart.y_axis
-    places = [(across.at(x), vertical.at(y)) for x, y in chart.bound]
-    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    every = max(math.ceil(len(chart.observed) / _MOST_DOTS), 1)
-    parts = [_square(5.0, 8.0), _text(chart.name, 14.0, 12.0)]
-    if chart.seen:
-        parts += [_dot(_SECOND, 8.0), _text(chart.seen, _SECOND + 9.0, 12.0)]
-    parts += [_text(title, 0.0, _TOP - 10.0, role="name"), *_axes(across, vertical, chart.x_axis)]
-    parts.append(_element("polyline", {"points": joined, "class": "curve bound"}))
-    parts += [_square(x, y) for x, y in places if len(places) <= _MOST_MARKS]
-    parts += [_dot(across.at(x), vertical.at(y)) for x, y in chart.observed[::every]]
-    return parts if chart.tip is None else [*parts, *_tip(chart.tip, across, vertical)]
-
-
-def _across(places: list[float], low: float) -> Scale:
-    if low == 0.0:
-        return scale_from_zero(places, _LEFT, _RIGHT)
-    high = max(places)
-    return Scale(low, high if high > low else low + 1.0, _LEFT, _RIGHT)
-
-
-def _axes(across: Scale, vertical: Scale, title: str) -> list[str]:
-    """Return grid lines with their numbers, the line below them, and its title."""
-    parts = []
-    for value in vertical.ticks():
-        y = vertical.at(value)
-        parts += [_line(_LEFT, y, _RIGHT, y, "grid"), _text(_label(value), _LEFT - 6, y + 4, "end")]
-    for value in across.ticks():
-        x = across.at(value)
-        parts += [_line(x, _TOP, x, _BOTTOM, "grid")]
-        parts += [_text(_label(value), x, _BOTTOM + 14, "middle")]
-    parts.append(_line(_LEFT, _BOTTOM, _RIGHT, _BOTTOM, "axis"))
-    middle = (_LEFT + _RIGHT) / 2.0
-    return [*parts, _text(title, middle, _BOTTOM + 30, "middle", "name")]
-
-
-def _label(value: float) -> str:
-    return measured(value, 3)
-
-
-def _tip(tip: tuple[float, float, str], across: Scale, vertical: Scale) -> tuple[str, str]:
-    """Return the point, and its text towards the middle, below it if there is room."""
-    x, y = across.at(tip[0]), vertical.at(tip[1])
-    is_left = x > (_LEFT + _RIGHT) / 2.0
-    has_room = y < _BOTTOM - 24.0
-    where = x - 6.0 if is_left else x + 8.0, y + 18.0 if has_room else y - 10.0
-    return _dot(x, y), _text(tip[2], *where, "end" if is_left else "start", "tip")
-
-
-def _element(name: str, attributes: Mapping[str, str | float], *children: str) -> str:
-    """Return one element; children are elements or escaped text already."""
-    words = [f'{key}="{_value(value)}"' for key, value in attributes.items()]
-    head = " ".join([name, *words])
-    return f"<{head}>{''.join(children)}</{name}>" if children else f"<{head}/>"
-
-
-def _value(value: str | float) -> str:
-    """Return a value of an attribute, to a tenth of a unit."""
-    return value if isinstance(value, str) else f"{value:.1f}"
-
-
-def _text(content: str, x: float, y: float, anchor: str = "start", role: str = "label") -> str:
-    """Return a text on one line; y is its base line."""
-    where: dict[str, str | float] = {"x": x, "y": y, "text-anchor": anchor, "class": role}
-    return _element("text", where, _escaped(content))
-
-
-def _escaped(content: str) -> str:
-    return html.escape(safe(content), quote=True)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, role: str) -> str:
-    return _element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "class": role})
-
-
-def _square(x: float, y: float) -> str:
-    return _element("rect", {"x": x - 4, "y": y - 4, "width": 8, "height": 8, "class": "bound"})
-
-
-def _dot(x: float, y: float) -> str:
-    return _element("circle", {"cx": x, "cy": y, "r": 4.0, "class": "observed"})
+    @property
+    def axes(self) -> tuple[Scale, Scale]:
+        """The scales across and upwards."""
+        points = [*self.bound, *self.observed, *([self.tip[:2]] if self.tip else [])]
+        across = [x for x, _ in points]
+        upwards = scale_of((y for _, y in points), BOTTOM, TOP)
+        if self.x_low == 0.0:
+            return scale_from_zero(across, LEFT, RIGHT), upwards
+        last = max(across)
+        last = last if last > self.x_low else self.x_low + 1.0
+        return Scale(self.x_low, last, LEFT, RIGHT), upwards
 
 
 @dataclass(frozen=True, slots=True)

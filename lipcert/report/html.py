@@ -1,21 +1,21 @@
 """HTML: documents as one self-contained file, without network access or scripts.
 
-The file contains the data of the documents as JSON. The environment of the template, not its
+The file contains the data of the documents as JSON. The environment of the templates, not their
 author, makes every text safe and escapes it; equal documents give equal bytes.
 """
 
 import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from lipcert.report.charts import figure
+from lipcert.report import charts
 from lipcert.report.document import Cell, Document, Figure, Part, Statements, cell_text
 from lipcert.report.json import JsonObject
-from lipcert.text.numbers import bar
+from lipcert.text.numbers import bar, measured
 from lipcert.text.safe import safe
 from lipcert.version import __version__
 
@@ -24,7 +24,7 @@ _DIGITS: Final = 5
 
 def page_html(facts: Statements, documents: Sequence[Document], data: JsonObject) -> str:
     """Return the whole file. facts: what the documents are about."""
-    text = _template().render(
+    text = _template("page.html.jinja").render(
         facts=facts, documents=documents, data=Markup(_embedded(data)), version=__version__
     )
     return text + "\n"
@@ -39,7 +39,7 @@ def _embedded(data: JsonObject) -> str:
 
 
 @cache
-def _template() -> Template:
+def _template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader("lipcert.report"),
         autoescape=True,
@@ -49,7 +49,8 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters |= {"kind": _kind, "words": _words, "drawn": _drawn, "bar": bar}
-    return environment.get_template("page.html.jinja")
+    environment.filters |= {"tenth": "{:.1f}".format, "measured": partial(measured, digits=3)}
+    return environment.get_template(name)
 
 
 def _kind(part: Part) -> str:
@@ -57,7 +58,24 @@ def _kind(part: Part) -> str:
 
 
 def _drawn(item: Figure) -> Markup:
-    return Markup(figure(item.chart, item.key, item.title, item.description))
+    return Markup(svg(item.chart, item.key, item.title, item.description))
+
+
+def svg(chart: charts.LineChart, key: str, title: str, description: str) -> str:
+    """Return a chart as an image with a name and a description; `key` is unique on its page."""
+    across, vertical = chart.axes
+    places = {name: getattr(charts, name.upper()) for name in ("left", "right", "top", "bottom")}
+    return _template("chart.svg.jinja").render(
+        places,
+        chart=chart,
+        across=across,
+        vertical=vertical,
+        key=key,
+        title=title,
+        description=description,
+        width=charts.WIDTH,
+        height=charts.HEIGHT,
+    )
 
 
 def _words(cell: Cell) -> str:

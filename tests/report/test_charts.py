@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.charts import HEIGHT, WIDTH, LineChart, figure, scale_from_zero, scale_of
+from lipcert.report.charts import HEIGHT, WIDTH, LineChart, scale_from_zero, scale_of
+from lipcert.report.html import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLUMNS = 300.0
@@ -20,7 +21,7 @@ data = st.lists(sizes, min_size=1, max_size=12)
 
 
 def parsed(chart: LineChart) -> ElementTree.Element:
-    return ElementTree.fromstring(figure(chart, "key", "a title", "a description"))
+    return ElementTree.fromstring(svg(chart, "key", "a title", "a description"))
 
 
 @given(points, points, names)
