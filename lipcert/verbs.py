@@ -181,7 +181,7 @@ def suggest(model: object, /, *given: Any, **options: Any) -> Any:
         found = lipcert.suggest("net.onnx", Settings(input_box=(0, 1), target_epsilon=8, …))
         found.recipe.outcome.noise_to_signal  # at every step, in units of the mean gradient
 
-    with all options of `lipcert.suggestions.engine.suggest`: `examples` at which gradients are
+    with all options of `lipcert.suggestions.session.suggest`: `examples` at which gradients are
     measured, `budget` in seconds. For a module:
 
         found = lipcert.suggest(module, x[:1], settings, public=(x, y))
@@ -195,10 +195,10 @@ def suggest(model: object, /, *given: Any, **options: Any) -> Any:
 
         module: Any = asked.source
         return suggesting.suggest(module, asked.example, asked.settings, *asked.more, **options)
-    from lipcert.suggestions import engine
+    from lipcert.suggestions import session
 
     with asked.imported() as (network, settings):
-        return engine.suggest(network, settings, *asked.more, **options)
+        return session.suggest(network, settings, *asked.more, **options)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,21 +1,286 @@
-"""Findings: what a reader must know besides the numbers of an analysis, such as missing bounds."""
+"""Findings: what a reader must know besides the numbers of an analysis.
+
+`Absence` finds the step at which the bound of a value, a cotangent or a parameter is lost, and says
+what to do about it. `findings` yields what was assumed, absent or steep; `unexplained` reports the
+numbers of a finished analysis that are absent although all that they follow from is known. Nothing
+here bounds anything.
+"""
 
 import math
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.premises import assumed_loss, doubt_of_loss
+from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.analysis.release import layer_of
-from lipcert.analysis.why_unbounded import Absence, Why
-from lipcert.core.kinds import Divide, DivideByNorm, LocalResponse
-from lipcert.core.program import Activation, Step, operands
-from lipcert.core.token_kinds import Normalize, Softmax
+from lipcert.core import kinds, token_kinds
+from lipcert.core.coverage import tensors_read
+from lipcert.core.program import Activation, Program, Step, operands
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.graph.ir import Graph
+from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
+
+
+class Why(NamedTuple):
+    """A reason and a remedy."""
+
+    reason: str
+    remedy: str
+
+
+_OVERFLOW: Final = Why(
+    "the bound exceeds the range of float64",
+    "declare a smaller input domain or constraints, or clip: --mechanism gradient-clipping",
+)
+_EXCEEDS: Final = "exceeds the range of float64, though every bound that it is made of is finite"
+_SHARED: Final = Why(
+    "the file stores it once with numbers that no rule takes for trained ones, as an optimiser "
+    "does with a scale and a running variance that are both 1",
+    f"export with {EXPORT}, which keeps them apart",
+)
+_COMPUTED: Final = Why(
+    "the file computes numbers from it, and how much these change with it is not known",
+    "train plain weights (torch.nn.utils.parametrize.remove_parametrizations), and export with "
+    f"{EXPORT}",
+)
+_NUMBER: Final = Why(
+    "it enters as a plain number, for which there is no rule: a limit, an exponent, a slope inside "
+    "of an activation, or a factor of other trained numbers",
+    "--freeze it, or make it a buffer, if it is not trained; or take one number for each entry",
+)
+_NO_INPUT: Final = Why("no norm of the input is declared", "give --input-norm")
+_DOMAIN: Final = "state an input domain (--input-norm, --input-box)"
+_NEEDS: Final = {
+    "log": "positive inputs",
+    "sqrt": "inputs away from 0",
+    "reciprocal": "inputs away from 0",
+    "power": "inputs away from 0",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Absence:
+    """Reasons why something has no bound.
+
+    free: why nothing is known of a tensor, for such tensors. loss: why its gradient has no bound.
+    """
+
+    program: Program
+    derived: Derived
+    free: Mapping[str, str]
+    loss: Why
+
+    @cached_property
+    def _values(self) -> Mapping[str, tuple[Step, Why]]:
+        """For each value without a norm, the step at which it is lost first."""
+        found: dict[str, tuple[Step, Why]] = {}
+        for step in self.program.steps:
+            if math.isfinite(self.derived.facts[step.output].norm):
+                continue
+            above = next((found[name] for name in step.inputs if name in found), None)
+            found[step.output] = above or (step, self._at(step, self._of_input(step)))
+        return found
+
+    @cached_property
+    def _cotangents(self) -> Mapping[str, tuple[Step | None, Why]]:
+        """For each value without a bounded cotangent, the step at which it is lost first."""
+        program, cotangents = self.program, self.derived.cotangents
+        found: dict[str, tuple[Step | None, Why]] = {}
+        if not math.isfinite(cotangents[program.output].norm):
+            found[program.output] = (None, self._of_loss())
+        for step in reversed(program.steps):
+            for name in step.inputs:
+                if name in cotangents and not math.isfinite(cotangents[name].norm):
+                    found.setdefault(name, found.get(step.output) or (step, self.at(step)))
+        return found
+
+    def _of_loss(self) -> Why:
+        output = self.value(self.program.output)
+        if output is None:
+            return self.loss
+        return Why(f"{self.loss.reason}: {output.reason}", output.remedy)
+
+    def value(self, name: str) -> Why | None:
+        """Return why a value has no norm; None if it has one."""
+        if name == self.program.input:
+            return None if math.isfinite(self.derived.facts[name].norm) else _NO_INPUT
+        return self._values[name][1] if name in self._values else None
+
+    def _of_input(self, step: Step) -> Why | None:
+        return self.value(self.program.input) if self.program.input in step.inputs else None
+
+    def cotangent(self, name: str) -> Why | None:
+        """Return why a cotangent has no norm; None if it has one."""
+        return self._cotangents[name][1] if name in self._cotangents else None
+
+    def first_values(self) -> Iterator[tuple[Step, Why]]:
+        """Yield the steps whose output has no norm although all that they read has one."""
+        for step in self.program.steps:
+            norms = [self.derived.facts[name].norm for name in step.inputs]
+            if step.output in self._values and all(map(math.isfinite, norms)):
+                yield step, self._values[step.output][1]
+
+    def loss_gradient(self) -> Why | None:
+        """Return why the gradient of the loss at the output has no norm."""
+        return self.cotangent(self.program.output)
+
+    def gradient(self, tensors: tuple[str, ...]) -> Why:
+        """Return why the gradient of some tensors has no bound."""
+        for step in self.program.steps:
+            if not tensors_read([step]).intersection(tensors):
+                continue
+            behind = self.cotangent(step.output)
+            if behind is not None:
+                return behind
+            for name in step.inputs:
+                read = self.value(name)
+                if read is not None:
+                    return read
+            if any(self._is_computed(step, name) for name in tensors):
+                return _COMPUTED
+        if self.program.untracked.intersection(tensors):
+            return _NUMBER
+        return _SHARED if self._plain.intersection(tensors) else _OVERFLOW
+
+    def _is_computed(self, step: Step, tensor: str) -> bool:
+        return any(
+            operand.sources.get(tensor, 0.0) == math.inf and tensor not in operand.slopes
+            for operand in operands(step.op)
+        )
+
+    @cached_property
+    def _plain(self) -> frozenset[str]:
+        """The tensors that enter as plain numbers, even if they are operands elsewhere."""
+        norms = [step.op for step in self.program.steps if isinstance(step.op, kinds.BatchNorm)]
+        fixed = (item.sources for op in norms for item in (op.mean, op.inverse))
+        return frozenset[str]().union(*fixed)
+
+    def lipschitz(self) -> Why:
+        """Return why the network has no Lipschitz constant."""
+        for step in self.program.steps:
+            why = self.at(step)
+            if why is not _OVERFLOW:
+                return why
+        return _OVERFLOW
+
+    def at(self, step: Step) -> Why:
+        """Return why a step may have lost a bound."""
+        return self._at(
+            step, next((why for name in step.inputs if (why := self.value(name))), None)
+        )
+
+    def _at(self, step: Step, unbounded: Why | None) -> Why:
+        """Return the same. unbounded: why a value that it reads has no norm, if one has none."""
+        free = sorted(tensors_read([step]).intersection(self.free))
+        if free:
+            return Why(
+                self.free[free[0]],
+                "declare a constraint (--constraint, --bias-norm or a [constraints] table) or "
+                "--freeze it",
+            )
+        because = "" if unbounded is None else f" ({unbounded.reason})"
+        match step.op:
+            case token_kinds.Multiply() | token_kinds.MatMul():
+                if unbounded is not None:
+                    return Why(
+                        "a product of two values has no Lipschitz bound unless both are bounded"
+                        f"{because}",
+                        "state an input domain, or bound the factor (sigmoid gate, normalization, "
+                        "clip)",
+                    )
+            case kinds.Divide():
+                low, high = self._range(step.inputs[1])
+                if low <= 0.0 <= high:
+                    return Why(
+                        "a quotient has a bound where the divisor stays away from 0, but its "
+                        f"entries are only known to lie in [{low:.4g}, {high:.4g}]",
+                        "add a positive constant to a divisor that is not negative, clip it, or "
+                        "state bounds of the inputs that keep it away from 0",
+                    )
+            case token_kinds.Attention():
+                if unbounded is not None:
+                    return Why(
+                        "dot-product attention has no Lipschitz bound on unbounded tokens"
+                        f"{because}",
+                        f"{_DOMAIN}, or normalise the tokens (LayerNorm)",
+                    )
+            case kinds.Embedding() | kinds.Compare():
+                return Why(
+                    "the input chooses rows of a table, and numbers that do so have no neighbours",
+                    "no gradient bound depends on it; for a constant in embedded inputs, export "
+                    "the network behind its embedding",
+                )
+            case token_kinds.Normalize(_, epsilon, _) if epsilon == 0.0:
+                return _flat("epsilon is 0")
+            case kinds.DivideByNorm(_, _, floor) if floor == 0.0:
+                return _flat("the norm that is divided by has no floor")
+            case Activation(name):
+                low, high = self._range(step.inputs[0])
+                if name in _NEEDS or not (math.isfinite(low) and math.isfinite(high)):
+                    needs = _NEEDS.get(name, "bounded inputs")
+                    return Why(
+                        f"{name} needs {needs}, but its entries are only known to lie in "
+                        f"[{low:.4g}, {high:.4g}]",
+                        "state bounds of the inputs that imply it (--input-box, --input-norm), or "
+                        "put a Clip before it",
+                    )
+        return unbounded or _OVERFLOW
+
+    def _range(self, value: str) -> tuple[float, float]:
+        box = self.derived.facts[value].box
+        return float(np.min(box.lo)), float(np.max(box.hi))
+
+
+def _flat(what: str) -> Why:
+    return Why(
+        f"{what}, so the slope grows without limit as the input's spread vanishes",
+        "export the layer with a positive epsilon",
+    )
+
+
+def unexplained(
+    parameters: Sequence[ParameterReport],
+    groups: Sequence[GroupReport],
+    network: NetworkReport,
+    lipschitz: Why,
+    found: Sequence[Diagnostic],
+) -> Iterator[Diagnostic]:
+    """Yield what absent numbers still need said. lipschitz: why there may be no constant."""
+    if network.lipschitz is None and not any(item.code in {"LC101", "LC107"} for item in found):
+        message = f"the network has no finite Lipschitz constant: {lipschitz.reason}"
+        yield Diagnostic("LC101", Level.WARNING, "", message, lipschitz.remedy)
+    missing = {item.name for item in parameters if item.grad_norm is None}
+    for parameter in parameters:
+        if parameter.group is not None and _is_lost(parameter.grad_norm, parameter.sensitivity):
+            yield _overflow(f"parameter {parameter.name!r}: the sensitivity")
+    for group in groups:
+        if group.grad_norm is None and missing.isdisjoint(group.parameters):
+            yield _overflow(f"group {group.name!r}: the joint gradient norm")
+        if _is_lost(group.grad_norm, group.sensitivity):
+            yield _overflow(f"group {group.name!r}: the sensitivity")
+    if network.grad_norm is None and all(item.grad_norm is not None for item in groups):
+        yield _overflow("network: the joint gradient norm")
+    if any(item.sensitivity is None for item in groups):
+        return
+    if network.sensitivity is None:
+        yield _overflow("network: the joint sensitivity")
+    if any(item.noise_std is None for item in groups):
+        yield _overflow("network: the noise, or its energy,")
+
+
+def _is_lost(before: float | None, after: float | None) -> bool:
+    return before is not None and after is None
+
+
+def _overflow(what: str) -> Diagnostic:
+    return Diagnostic("LC102", Level.WARNING, "", f"{what} {_EXCEEDS}", _OVERFLOW.remedy)
+
 
 _STEEP: Final = 30.0
 _STEEPER: Final = 1e3
@@ -100,7 +365,7 @@ def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
 
 def _softmax_end(found: Bounded) -> Iterator[Diagnostic]:
     for step in found.program.steps[-1:]:
-        if isinstance(step.op, Softmax) and not step.op.logarithm:
+        if isinstance(step.op, token_kinds.Softmax) and not step.op.logarithm:
             logits, way = step.inputs[0], "export the network without the final Softmax"
             way = f"use --output {logits}" if logits in found.reading.model.computed else way
             yield Diagnostic(
@@ -171,17 +436,17 @@ def _steepness(found: Bounded, step: Step) -> tuple[float, str, str] | None:
     The result is None for a step that does not divide.
     """
     match step.op:
-        case Normalize():
+        case token_kinds.Normalize():
             what = "the normalization may stretch by {stretch}: where an example's variance "
             remedy = "train with a larger epsilon (1e-1, say), or with a floor on the deviation"
             return _STEEP, f"{what}vanishes, its slope is 1/sqrt(epsilon)", remedy
-        case DivideByNorm(floor=floor):
+        case kinds.DivideByNorm(floor=floor):
             what = "the division by a norm may stretch by {stretch}: where the norm vanishes, its "
             return _STEEP, f"{what}slope is one over the floor, which is {floor:.3g}", _FLOOR
-        case LocalResponse(floor=floor):
+        case kinds.LocalResponse(floor=floor):
             what = "the local response normalization may stretch by {stretch}, with a floor of "
             return _STEEPER, f"{what}{floor:.3g}", _FLOOR
-        case Divide():
+        case kinds.Divide():
             box = found.derived.facts[step.inputs[1]].box
             least = float(np.min(np.maximum(box.lo, -box.hi), initial=math.inf))
             what = "the quotient may stretch by {stretch}: its divisor may be as small as "

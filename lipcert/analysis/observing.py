@@ -20,8 +20,15 @@ from lipcert.core.program import FloatArray, Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, random_examples
-from lipcert.gradient_stats.measure import RIVAL, Met, Observed, measure, met, observed_of
-from lipcert.gradient_stats.network import numbers_held
+from lipcert.gradient_stats.measure import (
+    RIVAL,
+    Met,
+    Observed,
+    measure,
+    met,
+    numbers_held,
+    observed_of,
+)
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import Graph, Operand, Use, graph_at, parameters_of, places_of
 from lipcert.search.pullbacks import cotangents, pulls, work

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, kept_in_eval_mode
-from lipcert.analysis.findings import absence_of, findings, unknown_of
+from lipcert.analysis.findings import Absence, absence_of, findings, unexplained, unknown_of
 from lipcert.analysis.observing import (
     findings_on_examples,
     left_out,
@@ -40,7 +40,6 @@ from lipcert.analysis.release import (
     planned_sensitivity,
 )
 from lipcert.analysis.usefulness import gated_numbers, usefulness_of
-from lipcert.analysis.why_unbounded import Absence, unexplained
 from lipcert.core.claims import total_sensitivity
 from lipcert.core.coverage import rule_of, tensors
 from lipcert.core.kinds import ReduceMax

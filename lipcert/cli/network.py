@@ -192,7 +192,7 @@ def suggest(
         raise UsageError("--probe: a run needs examples with their labels; give --data WHERE")
     require_data(words)
     from lipcert.importer.load import load_under
-    from lipcert.suggestions.engine import suggest
+    from lipcert.suggestions.session import suggest
 
     imported = load_under(model, settings)
     examples = some_examples(words, imported)

@@ -42,12 +42,12 @@ from lipcert.importer.model import (
     external_digests,
 )
 from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, needed_values
-from lipcert.importer.operators import number_refusals
 from lipcert.importer.origins import unseen
 from lipcert.importer.survey import (
     ACROSS,
     distinct,
     node_refusals,
+    number_refusals,
     operator_refusals,
     refused,
 )

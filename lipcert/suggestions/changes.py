@@ -25,7 +25,7 @@ from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError
 from lipcert.gradient_stats.examples import checked_labels
-from lipcert.gradient_stats.network import passed
+from lipcert.gradient_stats.measure import passed
 from lipcert.graph.ir import Graph
 from lipcert.losses import loss_gradients, parameters
 from lipcert.privacy.accounting import epsilon, noise_for_epsilon

@@ -23,7 +23,7 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import signal_words
 from lipcert.process.progress import ProgressReport
 from lipcert.settings.settings import RUN_KEYS, Settings
-from lipcert.suggestions import engine
+from lipcert.suggestions import session
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
 from lipcert.suggestions.rehearsal import rehearsal_told
 from lipcert.text.numbers import times
@@ -109,7 +109,7 @@ def suggest(
     settings: Settings | None = None,
     examples: Examples | None = None,
     *,
-    budget: float = engine.BUDGET,
+    budget: float = session.BUDGET,
     probe: bool = False,
     data: KnownExamples | None = None,
     public: KnownExamples | None = None,
@@ -121,9 +121,9 @@ def suggest(
         example: a batch [examples, …] that shows the shape of an example, or a tuple of them for
             several inputs; its numbers are not used.
         settings: the run and its mechanism; for a training mechanism, `mechanism.settings(run)`.
-        examples: gives the gradients to compare with, as in `lipcert.suggestions.engine.suggest`.
-        budget: seconds, as in `lipcert.suggestions.engine.suggest`.
-        probe: as in `lipcert.suggestions.engine.suggest`.
+        examples: gives the gradients to compare with, as in `lipcert.suggestions.session.suggest`.
+        budget: seconds, as in `lipcert.suggestions.session.suggest`.
+        probe: as in `lipcert.suggestions.session.suggest`.
         data: private examples (x, y) at which gradients are measured, which costs privacy that no ε
             of the run covers.
         public: examples (x, y) that are not private. Without public, data and examples, random
@@ -152,7 +152,7 @@ def suggest(
     elif public is not None:
         examples = examples_of("public examples", public, network.graph, is_private=False)
     with ProgressReport(wanted=progress) as shown:
-        suggestions = engine.suggest(
+        suggestions = session.suggest(
             network.model, network.under(given), examples, budget, shown.observe, probe=probe
         )
     return _made(suggestions, suggestions.recipe, network, without.changes)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert import Analysis, Settings, analyze, load_model
+from lipcert.analysis.findings import Why, unexplained
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
-from lipcert.analysis.why_unbounded import Why, unexplained
 from lipcert.report.analysis import analysis_json
 from tests.core.lower.cases import model, node
 

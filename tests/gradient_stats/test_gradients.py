@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lipcert.core.losses.base import Loss
 from lipcert.gradient_stats.examples import random_examples
-from lipcert.gradient_stats.network import Network, parameter_gradients, stack_size
+from lipcert.gradient_stats.measure import Network, parameter_gradients, stack_size
 from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.measure.losses import per_example_loss

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from onnx import helper, numpy_helper
 
 from lipcert.errors import NoVerdictError, UnsupportedModelError
-from lipcert.gradient_stats.network import Network
+from lipcert.gradient_stats.measure import Network
 from lipcert.graph.ir import Parameter, parameters_of, viewed
 from lipcert.importer.load import load_model
 from lipcert.measure.gradient_norms import NormEngine

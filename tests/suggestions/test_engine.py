@@ -15,8 +15,8 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import Settings
-from lipcert.suggestions.engine import suggest
 from lipcert.suggestions.records import Outcome, Suggestions
+from lipcert.suggestions.session import suggest
 from tests.suggestions.networks import BatchNormed, Perceptron, Transformer, exported
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

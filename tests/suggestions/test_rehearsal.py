@@ -25,10 +25,9 @@ from lipcert.report.suggestions import suggestions_document
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of
 from lipcert.suggestions.changes import gradient_clipping, held
-from lipcert.suggestions.engine import suggest
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed, Suggestions
 from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsal_told, rehearsed
-from lipcert.suggestions.session import Session
+from lipcert.suggestions.session import Session, suggest
 from tests.commands import lipcert as command
 from tests.suggestions.networks import export
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from lipcert import training
 from lipcert.analysis.bounded import bounded
+from lipcert.cli.network import suggest as verb
 from lipcert.cli.options import chosen_settings
-from lipcert.cli.network import suggest
 from lipcert.gradient_stats.examples import Examples
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import globs
@@ -27,8 +27,8 @@ from lipcert.suggestions.changes import (
     families,
     gradient_clipping,
 )
-from lipcert.suggestions.engine import suggest
 from lipcert.suggestions.records import TOPIC, Change, Suggestions
+from lipcert.suggestions.session import suggest
 from lipcert.training import layers
 from tests.suggestions.networks import BatchNormed, Perceptron, ResNet, Transformer, exported, made
 
@@ -66,7 +66,7 @@ def settings_of(how: str, tmp_path: Path) -> Settings:
     file = tmp_path / "lipcert.toml"
     file.write_text("\n".join(line for line in told if not line.startswith("--")))
     given = ["model.onnx", "--config", str(file), *words]
-    context = suggest.make_context("suggest", given, resilient_parsing=False)
+    context = verb.make_context("suggest", given, resilient_parsing=False)
     return chosen_settings(context).settings
 
 
