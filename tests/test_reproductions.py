@@ -16,14 +16,14 @@ from benchmarks.reproductions.parts import PARTS
 from benchmarks.reproductions.rows import Row, Verdict, table
 from benchmarks.reproductions.sample import Sample
 from benchmarks.reproductions.study import Candidate, PlannedStudy, accuracies, chosen, problem
-from tests.privacy.test_accounting_faults import EXPECTED
+from tests.privacy.test_accounting import EXPECTED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reproductions.md"
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 PRINTED_ONLY = "small-sets"
 """No paper has these rows."""
 SLOW = "accounting"
-"""Its runs are those of tests/privacy/test_accounting_faults.py, where they are done."""
+"""Its runs are those of tests/privacy/test_accounting.py, where they are done."""
 
 
 def numbers(text: str) -> list[float]:

@@ -1,7 +1,11 @@
-"""ε against closed forms, against dp-accounting called by hand, and against attacks."""
+"""ε against closed forms, dp-accounting by hand, attacks, published faults; and targets."""
 
+import importlib.util
 import math
+import sys
 from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 
 import dp_accounting as dp
 import numpy as np
@@ -9,10 +13,20 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import chi2, norm
 
-from lipcert.errors import UsageError
-from lipcert.privacy.accounting import Accountant, accountants, epsilon
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy import accounting
+from lipcert.privacy.account import Declaration, account_for, zero_concentrated
+from lipcert.privacy.accounting import (
+    Accountant,
+    accountants,
+    epsilon,
+    epsilon_over_noise,
+    epsilon_over_steps,
+    noise_for_epsilon,
+    steps_for_epsilon,
+)
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 
@@ -207,3 +221,180 @@ def test_orders_with_rounding_errors_do_not_make_epsilon_zero(monkeypatch) -> No
 def test_the_library_stays_quiet(capfd) -> None:
     epsilon(TrainingPlan(1000, Sampling.POISSON, 1e-5, 500, 100), 1.0, Accountant.RDP)
     assert capfd.readouterr() == ("", "")
+
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "accounting_faults.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("accounting_faults", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+EXPECTED = [  # claimed, true, code
+    (1.83, 4.48, "LC403"),
+    (1.83, 13.36, "LC403"),
+    (1.83, 41.40, "LC403"),
+    (1.57, 7.47, "LC403"),
+    (3.24, 10.00, "LC402"),
+    (1.83, math.inf, "LC401"),
+    (1.83, 1195.8, "LC406"),
+    (1.83, 2.844, "LC404"),
+    (10.0, 10.39, ""),
+]
+
+
+@pytest.mark.nightly
+def test_every_row_is_reproduced(script) -> None:
+    rows = list(script.rows())
+    assert len(rows) == len(EXPECTED)
+    for row, (claimed, true, code) in zip(rows, EXPECTED, strict=True):
+        assert row.code == code, row.name
+        assert row.claimed == pytest.approx(claimed, abs=0.006), row.name
+        assert row.true == pytest.approx(true, rel=2e-3), row.name
+        assert row.claimed < row.true
+
+
+@pytest.mark.parametrize(("sigma", "batches"), [(0.5, 1000), (0.8, 100)])
+def test_an_attack_on_shuffled_batches_lies_between_poisson_and_the_account(
+    script, sigma, batches
+) -> None:
+    run = TrainingPlan(
+        50 * batches, Sampling.SHUFFLE, 1e-5, 50, epochs=1, neighbours=Neighbouring.ZERO_OUT
+    )
+    claim = Declaration(claimed_sampling=Sampling.POISSON)
+    account = account_for(run, sigma, declaration=claim)
+    reached = script.shuffle_attack(sigma, batches, 1e-5)
+    assert account.claimed_epsilon < reached <= account.epsilon
+    assert reached > 0.95 * account.epsilon
+
+
+def test_the_classical_formula_misses_its_delta_at_large_epsilon(script) -> None:
+    from scipy.stats import norm
+
+    sigma = script.classical_sigma(10.0, 1e-5)
+    delta = norm.cdf(0.5 / sigma - 10 * sigma) - math.exp(10) * norm.cdf(-0.5 / sigma - 10 * sigma)
+    assert delta == pytest.approx(2.27e-5, rel=1e-2)
+
+
+def test_a_random_divisor_doubles_what_one_example_moves() -> None:
+    others = -np.ones(31)
+    moved = abs((others.sum() + 1.0) / 32 - others.sum() / 31)
+    assert moved == pytest.approx(2.0 / 32)
+
+
+def test_the_scale_of_the_noise_tells_the_size_of_the_batch() -> None:
+    """Noise s/31 or s/32 on 100,000 entries, no gradient at all."""
+    dimension, cut = 100_000, 1.0 / (31 * 32)
+    small = chi2.cdf(dimension * cut * 31**2, dimension)
+    large = chi2.cdf(dimension * cut * 32**2, dimension)
+    assert large - small > 0.999
+
+
+POISSON = TrainingPlan(1000, Sampling.POISSON, 1e-5, 20, 100)
+OFTEN = TrainingPlan(1000, Sampling.POISSON, 1e-5, 200, 1)
+WHOLE = TrainingPlan(1000, Sampling.FULL_BATCH, 1e-5, steps=10)
+FIXED = TrainingPlan(
+    1000, Sampling.WITHOUT_REPLACEMENT, 1e-5, 20, 100, neighbours=Neighbouring.REPLACE_ONE
+)
+SHUFFLED = TrainingPlan(
+    1000, Sampling.SHUFFLE, 1e-5, 30, epochs=4, neighbours=Neighbouring.REPLACE_ONE
+)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("plan", "target"),
+    [(POISSON, 0.3), (POISSON, 5.0), (WHOLE, 0.3), (SHUFFLED, 40.0), (FIXED, 2.0)],
+)
+def test_the_noise_found_meets_the_target_within_a_thousandth(plan, target) -> None:
+    found = noise_for_epsilon(plan, target)
+    assert epsilon(plan, found.noise_multiplier) == found.epsilon
+    assert 0.999 * target <= found.epsilon <= target
+
+
+def test_the_noise_of_one_release_is_that_of_the_analytic_gaussian_mechanism() -> None:
+    plan = WHOLE.with_steps(1)
+    sigma = noise_for_epsilon(plan, 1.0).noise_multiplier
+    below = math.e * norm.cdf(-0.5 / sigma - sigma)
+    delta = norm.cdf(0.5 / sigma - sigma) - below
+    assert 0.98 * plan.delta <= delta <= plan.delta
+    assert sigma == pytest.approx(3.7304, rel=1e-3)  # Balle and Wang, 2018
+
+
+def test_an_accountant_may_be_chosen() -> None:
+    found = noise_for_epsilon(WHOLE, 2.0, Accountant.RDP)
+    assert found.noise_multiplier > noise_for_epsilon(WHOLE, 2.0).noise_multiplier
+    assert epsilon(WHOLE, found.noise_multiplier, Accountant.RDP) <= 2.0
+
+
+@pytest.mark.parametrize("plan", [OFTEN, WHOLE, SHUFFLED])
+def test_one_step_more_would_miss_the_target(plan) -> None:
+    found = steps_for_epsilon(plan, 2.0, 2.9)
+    assert epsilon(plan.with_steps(found.steps), 2.0) == found.epsilon <= 2.9
+    assert epsilon(plan.with_steps(found.steps + 1), 2.0) > 2.9
+
+
+def test_steps_do_not_depend_on_those_of_the_plan() -> None:
+    found = steps_for_epsilon(WHOLE.with_steps(1), 5.0, 2.0)
+    assert found == steps_for_epsilon(WHOLE.with_steps(77), 5.0, 2.0)
+
+
+def test_targets_out_of_reach_have_no_answer(monkeypatch) -> None:
+    with pytest.raises(NoVerdictError, match="one step"):
+        steps_for_epsilon(WHOLE, 0.5, 1.0)
+    monkeypatch.setattr(accounting, "_MOST_NOISE", 4.0)
+    with pytest.raises(NoVerdictError, match="too coarse"):
+        noise_for_epsilon(WHOLE, 1e-9)
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
+def test_targets_that_are_none_are_refused(target) -> None:
+    with pytest.raises(UsageError, match="target-epsilon"):
+        noise_for_epsilon(POISSON, target)
+    with pytest.raises(UsageError, match="target-epsilon"):
+        steps_for_epsilon(POISSON, 1.0, target)
+
+
+def test_a_target_that_never_binds_gets_the_least_noise_that_is_sought() -> None:
+    assert noise_for_epsilon(WHOLE, 1e4, Accountant.RDP).noise_multiplier == 2.0**-4
+
+
+def test_curves_end_at_the_plan_and_are_monotone() -> None:
+    points = epsilon_over_steps(SHUFFLED, 4.0, 8)
+    assert points[-1].steps == SHUFFLED.releases
+    assert points[-1].epsilon == epsilon(SHUFFLED, 4.0)
+    assert len(epsilon_over_steps(POISSON.with_steps(3), 4.0, 8)) == 3
+    steps = [point.epsilon for point in epsilon_over_steps(POISSON, 4.0, 8)]
+    assert steps == sorted(steps)
+    noise = [point.epsilon for point in epsilon_over_noise(POISSON, [1.0, 2.0, 4.0])]
+    assert noise == sorted(noise, reverse=True)
+
+
+SHUFFLED_OF_ZCDP = TrainingPlan(
+    1000, Sampling.SHUFFLE, 1e-5, 10, epochs=7, neighbours=Neighbouring.REPLACE_ONE
+)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 7.7])
+def test_rho_adds_up_over_epochs_and_converts(sigma) -> None:
+    found = zero_concentrated(SHUFFLED_OF_ZCDP, sigma)
+    assert Fraction(found.rho_per_release) >= Fraction(1, 2) / Fraction(sigma) ** 2
+    assert Fraction(found.rho) >= 7 * Fraction(1, 2) / Fraction(sigma) ** 2
+    rho = 3.5 / sigma**2
+    assert found.rho == pytest.approx(rho)
+    assert found.epsilon == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)))
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 7.7])
+def test_the_simple_conversion_is_above_the_accountant(sigma) -> None:
+    assert zero_concentrated(SHUFFLED_OF_ZCDP, sigma).epsilon >= epsilon(SHUFFLED_OF_ZCDP, sigma)
+
+
+def test_sampling_anew_has_no_such_statement() -> None:
+    assert zero_concentrated(TrainingPlan(1000, Sampling.POISSON, 1e-5, 10, 5), 1.0) is None

@@ -1,16 +1,21 @@
-"""Every number that is absent from an analysis has a diagnostic that says why."""
+"""Every absent number has a diagnostic that says why; and what steps are called."""
 
 import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert import Analysis, Settings, analyze, load_model
 from lipcert.analysis.findings import Why, unexplained
+from lipcert.analysis.pipeline import kind_of
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
+from lipcert.core.kinds import Concat, ReduceMax, ReduceNorm
+from lipcert.core.program import Activation, Move
+from lipcert.core.token_kinds import ReduceSum, Softmax
 from lipcert.report.analysis import analysis_json
 from tests.core.lower.cases import model, node
 
@@ -133,3 +138,39 @@ def test_each_absent_number_is_told_once(groups, whole, words):
 def test_what_is_told_of_a_parameter_is_not_told_again():
     parameters, groups = [parameter("a", None, None)], [group("a", None, None, None)]
     assert not list(unexplained(parameters, groups, network(None, None), LIPSCHITZ, ()))
+
+
+@pytest.mark.parametrize(
+    ("moved", "kind"),
+    [
+        (lambda x: x.reshape(3, 2), "Reshape"),
+        (lambda x: x.T, "Permute"),
+        (lambda x: x[:, ::-1], "Permute"),
+        (lambda x: x[1:], "Slice"),
+        (lambda x: x[:, 1:], "Slice"),
+        (lambda x: x[[0, 1, 1]], "Gather"),
+        (lambda x: x[[1, 0], :2], "Gather"),
+        (lambda x: np.pad(x, 1, constant_values=-1), "Pad"),
+        (lambda x: x[:0], "Slice"),
+    ],
+)
+def test_a_move_is_called_by_what_it_does(moved, kind):
+    x = np.arange(6).reshape(2, 3)
+    assert kind_of(Move(np.ascontiguousarray(moved(x))), x.size) == kind
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        (Activation("leaky_relu", (0.1,)), "LeakyRelu"),
+        (ReduceSum((1,), mean=True), "ReduceMean"),
+        (ReduceSum((1,), mean=False), "ReduceSum"),
+        (ReduceMax((1,), minimum=True), "ReduceMin"),
+        (ReduceMax((1,), minimum=False), "ReduceMax"),
+        (ReduceNorm((1,), 2, 0.0), "ReduceL2"),
+        (Softmax(1, logarithm=True), "LogSoftmax"),
+        (Concat(1), "Concat"),
+    ],
+)
+def test_an_operation_has_the_name_that_frameworks_give_it(op, kind):
+    assert kind_of(op, 6) == kind

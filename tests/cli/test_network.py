@@ -1,0 +1,246 @@
+"""Verbs on a network: options reach the engine, results files; refusals and pages."""
+
+import inspect
+import json
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from click.testing import CliRunner
+from onnx import helper
+
+from lipcert.cli.main import cli
+from lipcert.core.coverage import rule_of
+from lipcert.core.line import RULES
+from lipcert.core.losses import KINDS
+from lipcert.core.program import Activation, Dense
+from lipcert.core.rules import FUNCTIONS, STEPS
+from lipcert.core.rules.steps import rule_class
+from lipcert.diagnostics import CODES
+from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
+from lipcert.explain import all_keys, code_pages, core_pages, explain
+from lipcert.settings.settings import ConstraintSpec
+from tests.cli.engine import Engine, install
+from tests.cli.issued import MODEL, call
+from tests.importer.models import model, saved
+
+
+@pytest.fixture(name="engine")
+def _engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    monkeypatch.chdir(tmp_path)
+    return install(monkeypatch)
+
+
+run = partial(call, "analyze", "m.onnx")
+
+
+def test_every_option_reaches_the_engine(engine: Engine) -> None:
+    words = (
+        "--loss mse --classes 10 --temperature 2 --label-smoothing 0.1 --label-norm 3 --margin 4 "
+        "--huber-delta 5 --focal-gamma 2 --hkr-weight 6 --cosine-floor 7 --output-reduction sum "
+        "--half --loss-clip 8 --input-norm 9 --input-box -1 1 --scope constraint-set "
+        "--constraint frobenius:3 --bias-norm 2 --trainable a* --trainable b --freeze c "
+        "--group parameter --noise-multiplier 1.5 --allocation optimal --neighbours replace-one "
+        "--reduction mean --batch-size 64 --tier quick --output logits --as-exported"
+    )
+    assert run(*words.split()).exit_code == 0
+    settings = engine.settings
+    assert (settings.loss, settings.classes, settings.temperature) == ("mse", 10, 2.0)
+    assert (settings.label_smoothing, settings.label_norm, settings.margin) == (0.1, 3.0, 4.0)
+    assert (settings.huber_delta, settings.focal_gamma, settings.hkr_weight) == (5.0, 2.0, 6.0)
+    assert (settings.cosine_floor, settings.output_reduction) == (7.0, "sum")
+    assert (settings.half, settings.loss_clip, settings.input_norm) == (True, 8.0, 9.0)
+    assert (settings.input_box, settings.scope) == ((-1.0, 1.0), "constraint-set")
+    assert settings.constraint == ConstraintSpec("frobenius", 3.0)
+    assert (settings.bias_norm, settings.trainable, settings.freeze) == (2.0, ("a*", "b"), ("c",))
+    assert (settings.group, settings.noise_multiplier) == ("parameter", 1.5)
+    assert (settings.allocation, settings.neighbours) == ("optimal", "replace-one")
+    assert (settings.reduction, settings.batch_size) == ("mean", 64)
+    assert (settings.tier, settings.output, settings.as_exported) == ("quick", "logits", True)
+    assert engine.loaded_under is engine.settings
+
+
+def test_results_go_into_files(engine: Engine) -> None:
+    result = run("--format", "json", "-o", "a.json", "--report", "csv=b.csv", "--report", "text=c")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert json.loads(Path("a.json").read_text())["network"]["grad_norm"] == 40.2
+    assert Path("b.csv").read_text().startswith("parameter,")
+    assert "Answer" in Path("c").read_text()
+    assert sorted(path.name for path in Path().iterdir()) == ["a.json", "b.csv", "c"]
+
+
+def test_an_old_file_survives_a_failure(engine: Engine) -> None:
+    Path("a.json").write_text("old")
+    engine.failure = RuntimeError("boom")
+    assert run("--format", "json", "-o", "a.json").exit_code == 4
+    assert Path("a.json").read_text() == "old"
+
+
+def test_colour_only_where_asked_for(engine: Engine) -> None:
+    assert "\x1b[" not in run().stdout
+    assert "\x1b[" in run("--color", "always").stdout
+    assert "\x1b[" in run(FORCE_COLOR="1").stdout
+    assert "\x1b[" not in run(FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert "\x1b[" not in run("--format", "json", "--color", "always").stdout
+
+
+def test_narrow_streams_do_not_crash(engine: Engine) -> None:
+    runner = CliRunner(charset="ascii")
+    result = runner.invoke(cli, ["analyze", "m.onnx"])
+    assert result.exit_code == 0
+
+
+REFUSED = UnsupportedModelError((Refusal("LC004", "loop", "Loop", "a loop", "unroll it"),))
+
+
+run_of_inspect = partial(call, "inspect")
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("output_format", "start"), [("text", str(MODEL)), ("json", "{")])
+def test_every_format(output_format: str, start: str) -> None:
+    result = run_of_inspect(str(MODEL), "--format", output_format)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(start)
+    assert "Gemm" in result.stdout
+
+
+def test_the_batch_proof_is_shown() -> None:
+    lines = [line.split() for line in run_of_inspect(str(MODEL)).stdout.splitlines()]
+    starts = {line[0]: " ".join(line[1:]) for line in lines if line}
+    assert starts["batch"].endswith("independent of each other: proved")
+    assert starts["witness"]
+
+
+@pytest.mark.parametrize("output_format", ["text", "json"])
+def test_a_refusal_is_3_with_reason_and_remedy(
+    monkeypatch: pytest.MonkeyPatch, output_format: str
+) -> None:
+    install(monkeypatch).failure = REFUSED
+    result = run_of_inspect("m.onnx", "--format", output_format)
+    assert result.exit_code == 3
+    for word in ("LC004", "a loop", "unroll it"):
+        assert word in result.stdout
+
+
+def test_an_unreadable_file_is_an_error_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch).failure = ModelFileError("'m.onnx' is empty")
+    result = run_of_inspect("m.onnx", "--format", "json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["exit"], found["code"]) == (3, 3, "LC001")
+    assert [reason["code"] for reason in found["refusals"]] == ["LC001"]
+    assert result.stderr == "lipcert: error: [LC001] 'm.onnx' is empty\n"
+
+
+def test_what_was_understood_goes_into_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    assert run_of_inspect(str(MODEL), "-o", str(file)).stdout == ""
+    assert file.read_text(encoding="utf-8").startswith("{")
+
+
+def test_a_refused_file_is_outlined_with_all_reasons(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Round", ["x"], ["a"], "first"),
+        helper.make_node("Tan", ["a"], ["y"], "second"),
+    ]
+    path = saved(model(nodes, ("N", 4)), tmp_path)
+    result = run_of_inspect(str(path), "--format", "json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert [item["node"] for item in found["unsupported"]] == ["first", "second"]
+    assert found["outline"]["ops"] == {"Round": 1, "Tan": 1}
+    assert found["outline"]["inputs"] == ["x [N, 4]"]
+    assert "operators  Round 1, Tan 1" in run_of_inspect(str(path)).stdout
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _read_once() -> Iterator[None]:
+    """The sources do not change in between."""
+    with patch("lipcert.explain.core_pages", cache(core_pages)):
+        yield
+
+
+def test_every_code_has_a_page() -> None:
+    assert code_pages().keys() == CODES.keys()
+    for code in CODES:
+        assert CODES[code] in explain(code)
+
+
+def test_codes_are_found_in_any_case() -> None:
+    assert explain("lc004") == explain("LC004")
+
+
+def test_every_rule_that_a_certificate_names_has_a_page() -> None:
+    """By the core itself, whose sources the pages are read from."""
+    pages = core_pages()
+    names = {rule_of(Activation(name)) for name in FUNCTIONS}
+    names |= {f"{kind.lower()}/1" for kind in STEPS if kind != "Activation"}
+    assert {name for name in pages if "/" in name} == {*RULES, *names}
+    methods = ("dense", "windows", "explicit", "absolute", "torus")
+    assert {name for name in pages if name.startswith("norm.")} == {f"norm.{m}" for m in methods}
+    assert {name for name in pages if name.startswith("loss.")} == {f"loss.{k}" for k in KINDS}
+    for name, found in pages.items():
+        assert found, name
+        assert all(page.text.strip() for page in found), name
+
+
+def test_the_page_of_a_step_holds_its_class_and_every_question() -> None:
+    (page,) = core_pages()["dense/1"]
+    assert (page.name, page.file) == ("DenseRule", "lipcert/core/rules/dense.py")
+    rule = rule_class(Dense)
+    for question in ("fact", "lipschitz", "pulled", "reaches"):
+        text = inspect.cleandoc(getattr(rule, question).__doc__)
+        assert f"{question}: {text}" in page.text
+    gelu = core_pages()["activation.gelu/1"]
+    assert [page.name for page in gelu] == ["gelu", "ActivationRule"]
+    assert "norm.dense" in explain("norm.dense")
+    assert "dense/1" in explain("dense")
+
+
+def test_a_prefix_lists_its_rules() -> None:
+    listing = explain("norm").splitlines()
+    assert listing[0] == "norm: rules of this name"
+    assert "  norm.torus" in listing
+    assert "  norm.dense" in listing
+
+
+def test_a_prefix_of_one_rule_is_that_rule() -> None:
+    assert explain("conv") == explain("conv/1")
+
+
+def test_unknown_names_have_a_hint() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'norm\.torus'"):
+        explain("norm.tours")
+
+
+def test_the_verb() -> None:
+    assert "LC004: " in call("explain", "LC004").stdout
+    listing = call("explain").stdout
+    assert len(listing.splitlines()) == len(all_keys())
+    found = json.loads(call("explain", "--format", "json").stdout)
+    assert found["keys"] == dict(all_keys())
+    one = json.loads(call("explain", "loss.kr", "--format", "json").stdout)
+    assert one["key"] == "loss.kr"
+
+
+def test_a_bound_in_every_format(tmp_path: Path) -> None:
+    words = ["explain", MODEL, "--bound", "hidden2.weight", "--input-box", "0", "1"]
+    text = call(*words).stdout
+    assert "The gradient of hidden2.weight is at most" in text
+    assert "Largest factors" in text
+    found = json.loads(call(*words, "--format", "json").stdout)
+    assert found["schema"] == "lipcert.bound/1"
+    assert found["reasons"][0]["subject"] == "hidden2.weight"
+    assert call(*words, "-o", str(tmp_path / "page.html")).exit_code == 0
+    bound, page = tmp_path / "bound.json", tmp_path / "report.html"
+    assert call(*words, "--format", "json", "-o", str(bound)).exit_code == 0
+    assert call("report", str(bound), "-o", str(page)).exit_code == 0
+    assert "How the gradient follows" in page.read_text("utf-8")
+    assert "How the gradient follows" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_model_without_a_bound_is_asked_which(tmp_path: Path) -> None:
+    result = call("explain", str(tmp_path / "any.onnx"))
+    assert isinstance(result.exception, UsageError) or "--bound" in result.output

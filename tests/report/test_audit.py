@@ -1,0 +1,508 @@
+"""Audits: the answer first, all that is bad shown, findings worst first, JSON read back."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipcert.analysis.records import VerdictName
+from lipcert.audit.records import AuditReport, GradientAudit, Quantity, Verdict, largest
+from lipcert.cli.output import AUDIT_FORMATS
+from lipcert.diagnostics import CODES, Level
+from lipcert.errors import NoVerdictError
+from lipcert.report.audit import audit_ci, chosen_groups, chosen_values
+from lipcert.report.audit_findings import audit_findings
+from lipcert.report.audit_json import audit_from_document, audit_json
+from lipcert.report.markdown import LARGEST
+from lipcert.settings.gates import GateResult
+from lipcert.text.numbers import beside, share_text
+from tests.report.audit_samples import (
+    ALL,
+    HOSTILE,
+    check,
+    group,
+    hostile,
+    inconclusive,
+    interval,
+    many,
+    mismatched,
+    nothing,
+    passed,
+    recorded,
+    usefulness,
+    value,
+    violated,
+    with_nan,
+)
+from tests.report.audit_strategies import reports
+from tests.report.shown import number_of
+from tests.report.written import audit_written
+
+ACTIVE = re.compile(r"^\s*::|##\[|\x1b|\u202e|\r|\x00", flags=re.MULTILINE)
+
+
+def text(report: AuditReport, *, width: int = 120, color: bool = False, show_all: bool = False):
+    return audit_written(report, "text", width=width, color=color, show_all=show_all)
+
+
+def audit_markdown(report: AuditReport) -> str:
+    return audit_written(report, "markdown")
+
+
+def lines(report: AuditReport) -> list[str]:
+    return text(report, width=300).splitlines()
+
+
+def test_a_pass_says_what_it_is_worth() -> None:
+    first, second, third, *_ = lines(passed())
+    assert first.startswith("Pass: 2,048 examples replayed, 30 steps of attack, and every gradient")
+    assert second == "A bound too small by a factor of 1.25 or more would have been noticed."
+    assert "models/digits.onnx" in third
+
+
+def test_a_violation_says_so_first() -> None:
+    first, second, *rest = lines(violated())
+    assert first.startswith("Violation: gradient norms exceed their bound in 1 of 2 groups")
+    assert "noise computed from them is too small" in second
+    assert any("fc" in line and "3.75" in line and "411 at step 200" in line for line in rest)
+    assert any("LC314" in line and "declared standard deviation" in line for line in rest)
+
+
+def test_observations_are_counted_by_octaves_of_their_bounds() -> None:
+    counts = {octave: row.split()[3] for row in lines(violated()) if (octave := octave_of(row))}
+    assert counts == {"1 to 2": "12", "0.5 to 1": "2,584", "0.25 to 0.5": "1,500"}
+
+
+def octave_of(row: str) -> str:
+    found = re.match(r"  ([\d.]+ to [\d.]+) ", row)
+    return found[1] if found else ""
+
+
+def test_a_violation_of_a_check_alone_does_not_blame_the_bounds() -> None:
+    noise = check(verdict=Verdict.VIOLATION)
+    first, second, *_ = lines(replace(passed(), verdict=Verdict.VIOLATION, checks=(noise,)))
+    assert first == "Violation: 1 of 1 checks failed."
+    assert "is not what the bounds, or the noise, were computed for" in second
+
+
+def test_no_verdict_is_no_pass() -> None:
+    for report in (inconclusive(), mismatched(), nothing()):
+        first, second, *_ = lines(report)
+        assert first.split(":")[0] in {"Inconclusive", "Mismatch"}
+        assert second.startswith("This is not a pass")
+
+
+def test_the_whole_gradient_is_told_beside_its_bound() -> None:
+    report = replace(passed(), gradient=GradientAudit(12.5, 0.5, 6.25, 2048))
+    shown = text(report)
+    assert "The whole gradient of one example" in shown
+    for row in ("12.5", "in 2,048 replayed examples", "median 0.5, largest 6.25", "2 times"):
+        assert row in shown
+    assert "The whole gradient" not in text(passed())
+
+
+def test_both_ends_of_epsilon_are_rounded_outwards() -> None:
+    between = "ε is between 6.2 (95 % confidence) and 8 (certified), at δ = 1e-05."
+    assert lines(recorded())[2] == between
+    for form in ("junit", "markdown", "sarif", "text"):
+        shown = audit_written(recorded(), form)
+        assert "6.2" in shown, form
+    document = json.loads(audit_json(recorded()))
+    assert (document["epsilon"]["lower"], document["epsilon"]["upper"]) == (6.209, 7.991)
+    assert document["epsilon"]["example"] == {"weights": "step 0", "index": 43}
+
+
+def test_a_lower_end_above_the_upper_one_is_chance_or_a_contradiction() -> None:
+    above = interval(lower=8.111, is_certified=False)
+    within = "ε is at most 8 (accounted for), and within chance no less (from below 8.11)"
+    assert above.sentence == f"{within}, at δ = 1e-05"
+    against = "ε is at least 8.11 (95 % confidence), but 8 is accounted for"
+    assert replace(above, is_contradicted=True).sentence == f"{against}, at δ = 1e-05"
+    assert "along gradients, in 153 directions, the noise is 1.03 times" in above.reason
+
+
+@pytest.mark.parametrize(
+    ("verdict", "tone"), [("useful", "32"), ("costly", "33"), ("not usable", "31")]
+)
+def test_what_the_noise_costs_is_said_third(verdict: VerdictName, tone: str) -> None:
+    """Whatever the verdict is: a right bound may be of no use."""
+    report = replace(
+        passed(), usefulness=usefulness(verdict), gradient=GradientAudit(2.0, examples=9)
+    )
+    assert lines(report)[2] == f"{verdict}: what it costs"
+    assert f"\x1b[1;{tone}m{verdict}: what" in text(report, color=True)
+    assert "what it costs" in audit_markdown(report)
+    assert audit_ci(report).headline.endswith(f"{verdict}: what it costs")
+    assert "12 times what clipping gradients at C = 1 needs" in text(report)
+    assert "34 times the mean gradient that is released (clipping: 2.9 times)" in text(report)
+    assert audit_from_document(json.loads(audit_json(report))) == report
+
+
+def test_a_gate_that_is_exceeded_is_said_first() -> None:
+    over = GateResult("max-grad-norm", 10.0, 12.5)
+    report = replace(passed(), verdict=Verdict.EXCEEDED, gates=(over,))
+    first, second, *rest = lines(report)
+    assert first == (
+        "Over a limit: the bound G of the gradient of one example is 12.5, over --max-grad-norm 10."
+    )
+    assert second == "No bound is violated, but a limit that you set is exceeded."
+    assert any("LC110" in line for line in rest)
+    assert "\x1b[1;31mOver a limit" in text(report, color=True)
+
+
+def test_bounds_that_nothing_came_near_are_said_first() -> None:
+    far = group("far", max_observed=1e-9, max_attacked=None)
+    report = replace(passed(), verdict=Verdict.INCONCLUSIVE, groups=(group(), far))
+    _, second, *_ = lines(replace(report, max_detectable_factor=1e3))
+    assert second == (
+        "This is not a pass: in 1 of 2 groups no gradient came near enough to the bound to show "
+        "that it is wrong."
+    )
+
+
+def test_what_could_not_be_checked_is_said() -> None:
+    for shown in (text(inconclusive()), audit_markdown(inconclusive())):
+        assert "What could not be checked" in shown
+        assert "the trace does not record them" in shown
+
+
+def test_a_pass_with_an_unbounded_group_says_so() -> None:
+    report = replace(passed(), groups=(group(), group("free", grad_norm_bound=None)))
+    first, second, *_ = lines(report)
+    assert "every gradient norm that has a bound" in first
+    assert "is not known" in second
+
+
+def test_a_barely_exceeded_bound_is_shown_in_full() -> None:
+    close = group(max_observed=12.4 * (1 + 2**-50), max_attacked=None, violations=1)
+    shown = text(replace(passed(), verdict=Verdict.VIOLATION, groups=(close,)), width=200)
+    assert repr(12.4 * (1 + 2**-50)) in shown
+    assert " 12.4 " in shown
+
+
+def test_long_tables_are_folded_and_keep_what_is_broken() -> None:
+    folded, whole = text(many()), text(many(), show_all=True)
+    assert "260 further rows: --all shows them" in folded
+    assert "block0.attention" in folded
+    assert "block1.attention" not in folded
+    for i in (0, 1, 150, 299):
+        assert f"block{i}.attention" in whole
+    assert "further rows" not in whole
+
+
+def test_nan_is_written_out() -> None:
+    shown = text(with_nan())
+    assert "NaN" in shown
+    assert "infinite" in shown
+    assert "no bound" in shown
+    assert "not known" in shown
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("width", [20, 40, 80, 250])
+def test_every_width(name: str, width: int) -> None:
+    shown = text(ALL[name](), width=width)
+    assert max(len(line) for line in shown.splitlines()) <= max(width, 40)
+
+
+def test_hostile_names_are_inert() -> None:
+    for shown in (text(hostile()), text(hostile(), show_all=True), audit_markdown(hostile())):
+        assert not ACTIVE.search(shown)
+        assert "\ud800" not in shown
+    markdown = audit_markdown(hostile())
+    assert not re.search(r"(?<!\\)[<`]", markdown)
+    assert HOSTILE not in markdown
+
+
+def test_colour_is_only_given_where_it_is_asked_for() -> None:
+    assert "\x1b[" in text(violated(), color=True)
+    assert "\x1b" not in text(violated())
+
+
+def test_markdown_has_the_answer_first() -> None:
+    shown = audit_markdown(violated()).split("\n\n")
+    assert shown[0] == "# LipCert audit"
+    assert shown[1].startswith("**Violation")
+    assert "| fc | 1,040 | 2.5 | 3.75 | 1.5 | 0.667 | 12 | 411 at step 200 |" in "".join(
+        part.replace("–", "") for part in shown
+    ).replace("|  |", "|")
+
+
+def test_markdown_fits_into_a_step_summary() -> None:
+    long = "x" * 100 + "<" * 400
+    groups = tuple(group(f"{i}{long}", violations=1, max_observed=99.0) for i in range(300))
+    checks = tuple(
+        check(f"{i}{long}", message=long * 3, verdict=Verdict.VIOLATION) for i in range(250)
+    )
+    huge = replace(
+        violated(), groups=groups, checks=checks, reasons=(long,) * 300,
+        assumptions={f"{i}{long}": long for i in range(1500)},
+    )  # fmt: skip
+    shown = audit_markdown(huge)
+    assert len(shown.encode("utf-8")) <= LARGEST < 2**20
+    assert shown.endswith("does not fit into a step summary.\n")
+    assert "further rows are in the other formats" in shown
+    assert "cut" not in audit_markdown(many())
+
+
+@given(reports)
+def test_no_audit_is_too_odd_to_print(report: AuditReport) -> None:
+    for name in AUDIT_FORMATS:
+        shown = audit_json(report) if name == "json" else audit_written(report, name, width=100)
+        assert shown.endswith("\n")
+        assert "\x00" not in shown
+        shown.encode("utf-8")
+
+
+FINITE = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
+
+
+def codes(report: AuditReport) -> list[str]:
+    return [finding.code for finding in audit_findings(report)]
+
+
+def test_a_pass_has_no_findings() -> None:
+    assert codes(passed()) == []
+
+
+def test_each_kind_of_violation_has_its_code() -> None:
+    assert codes(violated()) == ["LC314", "LC301", "LC303"]
+    broken = value("h1", Quantity.OUTPUT_NORM, max_observed=40.0, violations=1)
+    assert codes(replace(passed(), verdict=Verdict.VIOLATION, values=(broken,))) == ["LC302"]
+
+
+def test_undecided_norms_and_missing_units() -> None:
+    assert codes(inconclusive()) == ["LC305", "LC318"]
+    assert "2 of 8 units" in audit_findings(inconclusive())[1].message
+
+
+def test_nan_is_a_finding_of_its_own() -> None:
+    found = audit_findings(with_nan())
+    assert {finding.place for finding in found if finding.code == "LC306"} == {
+        "nan", "attacked", "inf", "conv1",
+    }  # fmt: skip
+    assert [finding.place for finding in found if finding.code == "LC102"] == ["free"]
+
+
+def test_what_was_not_tried_is_said() -> None:
+    assert codes(mismatched())[:3] == ["LC319", "LC318", "LC300"]
+    assert codes(nothing()) == ["LC300"]
+    untried = replace(passed(), groups=(group(max_observed=None, max_attacked=None),))
+    found = audit_findings(untried)
+    assert [(finding.code, finding.level) for finding in found] == [("LC300", Level.WARNING)]
+
+
+def test_a_bound_that_nothing_came_near_is_an_error() -> None:
+    groups = (
+        group("far", max_observed=12.4e-5, max_attacked=None),
+        group("dead", max_observed=0.0, max_attacked=0.0),
+        group(),
+    )
+    report = replace(
+        passed(), verdict=Verdict.INCONCLUSIVE, groups=groups, max_detectable_factor=1e3
+    )
+    far, dead = audit_findings(report)
+    assert (far.code, far.level, far.place) == ("LC307", Level.ERROR, "far")
+    assert "reached 1/100000 of its bound (0.000124 against 12.41)" in far.message
+    assert (dead.code, dead.place) == ("LC307", "dead")
+    assert "is 0 in every example" in dead.message
+    assert codes(replace(report, verdict=Verdict.PASS, max_detectable_factor=None)) == []
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.PASS])
+def test_a_verdict_alone_is_a_finding(verdict: Verdict) -> None:
+    bare = replace(passed(), verdict=verdict, reasons=("for a reason of its own",))
+    (finding,) = audit_findings(bare)
+    assert (finding.level, finding.message) == (Level.ERROR, "for a reason of its own")
+
+
+def test_codes_of_reasons_are_findings_unless_they_are_known() -> None:
+    reasons = ("[LC320] the chain is broken at step 7", "[LC305] two norms", "[LC999] none")
+    found = codes(replace(inconclusive(), reasons=reasons))
+    assert found == ["LC305", "LC320"]
+
+
+def test_each_fact_is_one_finding() -> None:
+    """A check that says its place says it once, and no reason repeats a check or a norm."""
+    placed = check(verdict=Verdict.VIOLATION, code="LC320", where="line 3", message="line 3: torn")
+    reasons = ("[LC320] line 3: torn", "[LC320] another", "[LC305] two norms")
+    report = replace(inconclusive(), checks=(placed,), reasons=reasons)
+    told = [finding.message for finding in audit_findings(report)]
+    assert sorted(codes(report)) == ["LC305", "LC320", "LC320"]
+    assert {"line 3: torn", "another"} < set(told)
+
+
+def test_a_check_names_its_place_and_advice() -> None:
+    bad = check(verdict=Verdict.VIOLATION, where="step 3", message="too large", remedy="shrink it")
+    (finding,) = audit_findings(replace(passed(), verdict=Verdict.VIOLATION, checks=(bad,)))
+    assert (finding.message, finding.remedy) == ("step 3: too large", "shrink it")
+
+
+@given(reports)
+def test_nothing_fails_open(report: AuditReport) -> None:
+    found = audit_findings(report)
+    errors = {(finding.kind, finding.place) for finding in found if finding.level is Level.ERROR}
+    assert report.verdict is Verdict.PASS or errors
+    assert all(finding.code in CODES for finding in found)
+    for item in report.groups:
+        assert not (item.violations or item.undecided) or ("group", item.name) in errors
+    for item in report.checks:
+        assert item.verdict is Verdict.PASS or ("check", item.name) in errors
+    levels = [list(Level).index(finding.level) for finding in found]
+    assert levels == sorted(levels)
+
+
+@given(FINITE, FINITE)
+def test_numbers_side_by_side_are_on_the_right_sides(norm: float, bound: float) -> None:
+    limit, shown = beside(bound, norm)
+    assert (number_of(shown) <= number_of(limit)) == (norm <= bound)
+
+
+@given(st.integers(-200, 200), st.integers(1, 10**6))
+def test_nearly_equal_numbers_too(steps: int, scale: int) -> None:
+    bound = scale / 7.0
+    norm = bound * (1.0 + steps * 2.0**-52)
+    limit, shown = beside(bound, norm)
+    assert (number_of(shown) <= number_of(limit)) == (norm <= bound)
+    share = share_text(group(grad_norm_bound=bound, max_observed=norm, max_attacked=None).tightness)
+    assert (float(share) > 1.0) == (norm / bound > 1.0)
+
+
+def test_nan_is_larger_than_any_number() -> None:
+    for norms in ((float("nan"), 1.0), (1.0, float("nan")), (float("inf"), float("nan"))):
+        assert str(largest(*norms)) == "nan"
+    assert largest(None, 2.0) == 2.0
+    assert largest(None, None) is None
+
+
+def test_of_many_rows_the_broken_ones_are_chosen() -> None:
+    chosen = chosen_groups(many(), 100)
+    assert len(chosen) == 100
+    assert all(item.violations for item in chosen)
+    assert chosen_values(many(), 40)[0].value == "block299.out"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_rows_are_all_rows(name: str) -> None:
+    report = ALL[name]()
+    assert chosen_groups(report, None) == report.groups
+    assert chosen_values(report, None) == report.values
+
+
+def strict(text: str) -> Any:
+    """As a strict reader of JSON: no NaN, no member twice."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(dict(pairs)) == len(pairs)
+        return dict(pairs)
+
+    return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+
+
+def test_numbers_are_exact() -> None:
+    document = strict(audit_json(passed()))
+    assert document["detectable_error_factor"] == 1.0 / (9.92 / 12.4)
+    assert document["groups"][0]["histogram"]["counts"] == {"-8": 1500, "-4": 500, "-2": 48}
+
+
+def test_what_is_not_finite_is_null_and_listed() -> None:
+    document = strict(audit_json(with_nan()))
+    assert document["groups"][0]["max_observed"] is None
+    listed = {tuple(item["path"]): item["number"] for item in document["not_finite"]}
+    assert listed["groups", 0, "max_observed"] == "nan"
+    assert listed["groups", 2, "max_observed"] == "inf"
+    assert listed["checks", 0, "expected"] == "-inf"
+    assert listed["seconds",] == "nan"
+    assert document["groups"][3]["grad_norm_bound"] is None
+    assert ("groups", 3, "grad_norm_bound") not in listed
+    assert {found["code"] for found in document["diagnostics"]} >= {"LC306"}
+
+
+@given(reports)
+def test_reading_is_the_inverse_of_writing(report: AuditReport) -> None:
+    text = audit_json(report)
+    strict(text)
+    assert text.isascii()
+    assert "##" not in text
+    assert repr(audit_from_document(json.loads(text))) == repr(
+        report
+    )  # NaN is not equal to itself, its text is
+
+
+def paths(item: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    children = item.items() if isinstance(item, dict) else enumerate(item)
+    found = []
+    for key, child in children:
+        found.append((*path, key))
+        if isinstance(child, dict | list):
+            found += paths(child, (*path, key))
+    return found
+
+
+DERIVED = ("tightness", "detectable_error_factor", "diagnostics")
+DOCUMENT = json.loads(audit_json(with_nan()))
+PATHS = [path for path in paths(DOCUMENT) if not set(path) & set(DERIVED)]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+def test_a_missing_member_is_refused() -> None:
+    for path in PATHS:
+        if not isinstance(path[-1], str):
+            continue
+        document = json.loads(json.dumps(DOCUMENT))
+        place = document
+        for step in path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+        if path[-2:-1] in {("assumptions",), ("counts",)}:
+            audit_from_document(document)
+            continue
+        with pytest.raises(NoVerdictError, match="audit: not a complete result"):
+            audit_from_document(document)
+
+
+@given(st.sampled_from(PATHS), ANYTHING)
+def test_damage_is_refused_or_read_in_one_way(path: tuple[Any, ...], damage: object) -> None:
+    document = json.loads(json.dumps(DOCUMENT))
+    place = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = damage
+    try:
+        report = audit_from_document(document)
+    except NoVerdictError:
+        return
+    assert isinstance(report, AuditReport)
+    audit_json(report)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"schema": "lipcert.analysis/1"}'])
+def test_other_documents_are_refused(text: str) -> None:
+    with pytest.raises(NoVerdictError, match=r"^audit: not"):
+        audit_from_document(json.loads(text))
+
+
+def test_deep_nesting_is_refused() -> None:
+    nested = json.dumps(DOCUMENT)[:-1] + ', "deep": ' + "[" * 900 + "]" * 900 + "}"
+    with pytest.raises(NoVerdictError, match="write it again"):
+        audit_from_document(json.loads(nested))
+
+
+def test_derived_numbers_are_not_believed() -> None:
+    document = json.loads(audit_json(violated()))
+    document["groups"][1]["tightness"] = 0.1
+    document["detectable_error_factor"] = 1.0
+    report = audit_from_document(document)
+    assert math.isclose(report.groups[1].tightness or 0.0, 1.5)
