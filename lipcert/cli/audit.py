@@ -43,7 +43,9 @@ _SUMMARY: Final = 200
 _COUNT: Final = click.IntRange(min=1)
 _TWINS: Final = ("twin", "twin_example", "twin_count", "twin_seed", "twin_far")
 _OUTPUTS: Final = ("output_format", "out_file", "reports", "show_all", "progress", "color")
-_OF_TWINS: Final = frozenset((*_TWINS, "data", "data_x", "data_y", *_OUTPUTS))
+_OF_TWINS: Final = frozenset(
+    (*_TWINS, "data", "data_x", "data_y", "neighbours", "config", *_OUTPUTS)
+)
 """Options that need no TARGET."""
 _OPTIONS: Final = (
     option(
@@ -242,21 +244,16 @@ def audit(
 
 def _twin_alone(context: click.Context, words: Mapping[str, Any], result: Output) -> ExitCode:
     """Run a function twice, without knowing a network."""
-    options = {str(option.name): option for option in context.command.params}
-    for name in context.params:
-        spelling = options[name].opts[0]
-        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and name not in _OF_TWINS:
-            raise UsageError(f"audit: {spelling} needs TARGET; a twin run alone has no network")
-    for name in given(context):
-        if name != "neighbours":
+    for item in context.command.params:
+        source = context.get_parameter_source(str(item.name))
+        if source is ParameterSource.COMMANDLINE and item.name not in _OF_TWINS:
             raise UsageError(
-                f"audit: --{name} is for TARGET; a twin run does what its function does"
+                f"audit: {item.opts[0]} needs TARGET; a twin run does what its function does"
             )
     result.require_writable()
     with ProgressReport(result.progress) as shown:
         report = _twin(context, words, shown)
-    from lipcert.report.audit import twin_ci, twin_document, twin_json
+    from lipcert.report.twin import twin_ci, twin_document, twin_json
 
     result.show(twin_document, words["twin"], report, ci=twin_ci, json=twin_json)
     return _exit_code(report)

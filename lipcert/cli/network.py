@@ -228,11 +228,13 @@ def suggest(
 @click.pass_context
 def certify(
     context: click.Context,
+    /,
     *,
     model: Path,
     certificate: Path | None,
     engine: str,
     result: Output,
+    **_: object,
 ) -> ExitCode:
     """Certify the bounds of MODEL, an ONNX file, for `lipcert check`.
 
@@ -314,7 +316,7 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
     from lipcert.analysis.reasons import bound_report
     from lipcert.importer.load import load_under
     from lipcert.process.progress import ProgressReport
-    from lipcert.report.analysis import bound_document, bound_json
+    from lipcert.report.reasons import bound_document, bound_json
     from lipcert.report.sources import page_of
 
     imported = load_under(model, settings)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from lipcert.gradient_stats.examples import Examples
     from lipcert.importer.model import ImportedModel
 
-_GIVEN: Final = "lipcert.given"
-_CONFIG: Final = "lipcert.config"
 _ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         ".csv": "csv",
@@ -69,47 +67,29 @@ def together(options: Sequence[Option]) -> Option:
 
 def knob_options(command: _Command) -> _Command:
     """Add one option per knob, and --config; read them with `chosen_settings`."""
-    config = click.option(
-        "--config",
-        metavar="FILE",
-        type=paths.FILE,
-        expose_value=False,
-        callback=_remember_config,
-        help="Settings file (default: the nearest lipcert.toml or pyproject.toml).",
-    )
-    knobs = (knob_option(knob, help_of(knob), _GIVEN) for knob in KNOBS)
-    added: _Command = together([config, *knobs])(command)
+    text = "Settings file (default: the nearest lipcert.toml or pyproject.toml)."
+    knobs = (knob_option(knob, help_of(knob)) for knob in KNOBS)
+    added: _Command = together([option("--config", text, "FILE", type=paths.FILE), *knobs])(command)
     return added
 
 
 def chosen_settings(context: click.Context) -> EffectiveSettings:
     """Return the settings of this call, from all sources."""
-    config = context.meta.get(_CONFIG)
-    file = config if isinstance(config, Path) else find_file(Path.cwd())
+    file = context.params["config"] or find_file(Path.cwd())
     return effective_settings(given(context), os.environ, file)
 
 
-def given(context: click.Context, key: str = _GIVEN) -> Mapping[str, object]:
-    """Return the settings on the command line alone, as written; key: as for `knob_option`."""
-    found: Mapping[str, object] = context.meta.get(key, {})
-    return found
+def given(context: click.Context) -> Mapping[str, object]:
+    """Return the settings on the command line alone, as written."""
+    found = {knob.key: context.params.get(knob.field) for knob in KNOBS}
+    return {key: value for key, value in found.items() if value not in (None, ())}
 
 
-def knob_option(knob: Knob, text: str, key: str) -> Option:
-    """Return the option of a knob; its value goes into the context, under this key."""
-    kept = partial(_remember, key)
+def knob_option(knob: Knob, text: str) -> Option:
+    """Return the option of a knob."""
     if knob.count == 0:
-        spelling = f"{knob.option}/--no-{knob.key}"
-        return click.option(spelling, default=None, help=text, expose_value=False, callback=kept)
-    return option(
-        knob.option,
-        text,
-        knob.metavar,
-        nargs=knob.count,
-        multiple=knob.repeated,
-        expose_value=False,
-        callback=kept,
-    )
+        return click.option(f"{knob.option}/--no-{knob.key}", default=None, help=text)
+    return option(knob.option, text, knob.metavar, nargs=knob.count, multiple=knob.repeated)
 
 
 def help_of(knob: Knob) -> str:
@@ -122,16 +102,6 @@ def help_of(knob: Knob) -> str:
             return f"{knob.text}  [default: on]"
         case _:
             return f"{knob.text}  [default: {default}]"
-
-
-def _remember(key: str, context: click.Context, parameter: click.Parameter, value: object) -> None:
-    if value not in (None, ()) and parameter.name is not None:
-        context.meta.setdefault(key, {})[parameter.name.replace("_", "-")] = value
-
-
-def _remember_config(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    del parameter
-    context.meta[_CONFIG] = value
 
 
 def output_options(
@@ -286,7 +256,7 @@ def config() -> None:
 @knob_options
 @output_options("text", "json", file=False)
 @click.pass_context
-def show(context: click.Context, result: Output) -> ExitCode:
+def show(context: click.Context, /, result: Output, **_: object) -> ExitCode:
     """Print the effective value of every setting and where it comes from."""
     effective = chosen_settings(context)
     write(_as_json(effective) if result.format == "json" else _as_text(effective))

@@ -6,6 +6,7 @@ agree, because the noise of the analysis was computed for what the analysis stat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.options import (
-    chosen_settings,
-    help_of,
-    knob_option,
-    output_options,
-    together,
-)
 from lipcert.cli.options import given as stated
+from lipcert.cli.options import help_of, knob_option, output_options, together
 from lipcert.cli.output import Output
-from lipcert.cli.sources import KNOBS, from_command_line
+from lipcert.cli.sources import KNOBS, effective_settings, find_file, from_command_line
 from lipcert.diagnostics import Level
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.settings.settings import CHOICES
@@ -40,7 +35,6 @@ if TYPE_CHECKING:
 
 _POINTS: Final = 16
 _CURVES: Final = ("steps", "noise-multiplier")
-_RUN_KEY: Final = "lipcert.run"
 _CIRCUMSTANCES: Final = (
     "dataset_size",
     "dataset_size_from",
@@ -92,7 +86,7 @@ _DECLARED: Final = (
               CHOICES["sampling"]),
 )  # fmt: skip
 _OPTIONS: Final = tuple(
-    knob_option(knob, _TEXTS.get(knob.field) or help_of(knob), _RUN_KEY)
+    knob_option(knob, _TEXTS.get(knob.field) or help_of(knob))
     for knob in KNOBS
     if knob.field in {*_CIRCUMSTANCES, *_QUANTITIES}
 )
@@ -120,11 +114,12 @@ def privacy(
     can be stated.
     """
     result.require_writable([analysis])
-    given = _read_run(stated(context, _RUN_KEY))
+    given = _read_run(stated(context))
     found = () if analysis is None else _take_over(given, analysis)
-    settings = chosen_settings(context).settings
+    settings = effective_settings({}, os.environ, find_file(Path.cwd())).settings
     _fill(given, {key: getattr(settings, key) for key in (*_CIRCUMSTANCES, *_QUANTITIES)})
-    declared = {name: word for name, word in words.items() if word is not None}
+    known = {*_CIRCUMSTANCES, *_QUANTITIES}
+    declared = {name: x for name, x in words.items() if x is not None and name not in known}
     report = _solve(given, declared, curves, found)
     from lipcert.report.privacy import privacy_csv, privacy_document, privacy_json
 

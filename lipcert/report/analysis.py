@@ -1,7 +1,5 @@
 """Analysis: `lipcert analyze` as a document for readers, as CSV, and as findings for CI systems.
 
-Also why a bound is so large, as the lines behind it (`lipcert explain MODEL --bound NAME`).
-
 The first lines of the document are the answer, and the assumptions come before everything that
 rests on them. A missing bound is an error for CI systems, never a pass: it was not decided.
 Rankings are for orientation: they are ratios of certified bounds, not bounds themselves. Names of a
@@ -9,17 +7,15 @@ model are in sentences verbatim: the writers make them safe.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from lipcert.analysis.records import (
     Analysis,
     Assumptions,
-    BoundReport,
     NodeReport,
     ParameterReport,
-    ReasonReport,
     VerdictName,
     is_attained,
 )
@@ -70,15 +66,21 @@ _SHOWN: Final = 5
 _LEAST_SHARE: Final = 5e-4
 _LEAST_STRETCH: Final = 1.001
 _NO_GROUP: Final = "LC102"
+
+
+def _operator_norm(node: NodeReport) -> doc.Cell:
+    return "" if node.operator_norm is None else node.operator_norm
+
+
 _NODE_COLUMNS: Final = (
-    doc.Column("node", least=15),
-    doc.Column("op", least=11, most=20, rank=3),
-    doc.Column("shape", rank=4),
-    doc.Column("‖input‖", True, rank=5),
-    doc.Column("‖W‖", True, rank=2),
-    doc.Column("Lipschitz", True),
-    doc.Column("‖output‖", True, rank=1),
-    doc.Column("‖cotangent‖", True),
+    doc.Column("node", least=15, cell=lambda node: node.name),
+    doc.Column("op", least=11, most=20, rank=3, cell=lambda node: node.op),
+    doc.Column("shape", rank=4, cell=lambda node: shape_text(node.shape)),
+    doc.Column("‖input‖", True, rank=5, cell=lambda node: node.input_norm),
+    doc.Column("‖W‖", True, rank=2, cell=_operator_norm),
+    doc.Column("Lipschitz", True, cell=lambda node: node.input_lipschitz),
+    doc.Column("‖output‖", True, rank=1, cell=lambda node: node.output_norm),
+    doc.Column("‖cotangent‖", True, cell=lambda node: node.cotangent_norm),
 )
 _OBSERVED: Final = doc.Column("observed", True, rank=6)
 """The largest gradient norm of an example by a parameter."""
@@ -178,19 +180,7 @@ def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
     nodes: Sequence[NodeReport] = analysis.nodes
     if most is not None and len(nodes) > most:
         nodes = [node for node in nodes if _is_telling(node)]
-    rows = [
-        (
-            node.name,
-            node.op,
-            shape_text(node.shape),
-            node.input_norm,
-            "" if node.operator_norm is None else node.operator_norm,
-            node.input_lipschitz,
-            node.output_norm,
-            node.cotangent_norm,
-        )
-        for node in nodes
-    ]
+    rows = [[column.cell(node) for column in _NODE_COLUMNS] for node in nodes]
     return _folded(_NODE_COLUMNS, rows, most, len(analysis.nodes))
 
 
@@ -224,7 +214,7 @@ def _parameter(
 
 def _folded(
     columns: Sequence[doc.Column],
-    rows: Sequence[tuple[doc.Cell, ...]],
+    rows: Sequence[Sequence[doc.Cell]],
     most: int | None,
     count: int,
 ) -> doc.Table:
@@ -558,67 +548,3 @@ def _noise_text(analysis: Analysis) -> str:
         return NO_BOUND
     low, high = at_most(min(found)), at_most(max(found))
     return low if low == high else f"{low} to {high}, by group"
-
-
-BOUND: Final = "lipcert.bound/1"
-_FACTOR_COLUMNS: Final = (
-    doc.Column("factor", True),
-    doc.Column("of"),
-    doc.Column("rule"),
-    doc.Column("smaller by", most=70, rank=1),
-)
-_LINE_COLUMNS: Final = (
-    doc.Column("bound", True),
-    doc.Column("of", most=44),
-    doc.Column("follows", most=70, rank=1),
-    doc.Column("rule", rank=2),
-)
-_DEEPEST: Final = 12
-_Line = tuple[float | str, str, str, str]
-
-
-def bound_document(report: BoundReport, most: int | None) -> doc.Document:
-    """Return the page of `lipcert explain MODEL --bound NAME`; tables have at most `most` rows."""
-    answers = [doc.Answer(report.model, doc.Tone.SUBJECT)]
-    sections: list[doc.Section] = []
-    for number, root in enumerate(report.reasons[: report.roots]):
-        whole = root.what == "Lipschitz constant"
-        name = root.what if whole else f"{root.what} of {root.subject}"
-        said = "not bounded" if root.bound is None else f"at most {at_most(root.bound)}"
-        answers.append(doc.Answer(f"The {name} is {said}: {root.text}.", doc.Tone.PLAIN))
-        rows = list(_lines_of(report, number))
-        lines = doc.table(_LINE_COLUMNS, rows[:most], len(rows[most:]) if most is not None else 0)
-        sections += doc.sections_of((f"How the {root.what} follows", lines))
-    found = [report.reasons[number] for number in report.factors]
-    factors = [(item.factor, _bounded(item), item.rule, item.remedy) for item in found]
-    first = doc.sections_of(("Largest factors", doc.table(_FACTOR_COLUMNS, factors)))
-    more = "`lipcert explain RULE` prints the contract and the proof of a rule."
-    last = doc.sections_of(("", doc.Listing((more,))))
-    return doc.Document("LipCert bound", tuple(answers), sections=(*first, *sections, *last))
-
-
-def _bounded(reason: ReasonReport) -> str:
-    return f"{reason.what} of {reason.subject}"
-
-
-def _lines_of(report: BoundReport, root: int) -> Iterator[_Line]:
-    """Yield a bound, and below it what it follows from, the largest first; each once."""
-    seen: set[int] = set()
-    waiting = [(root, 0)]
-    while waiting:
-        number, depth = waiting.pop()
-        reason = report.reasons[number]
-        bound = "–" if reason.bound is None else reason.bound
-        place = "  " * min(depth, _DEEPEST) + _bounded(reason)
-        if number in seen:
-            yield bound, place, "as above", ""
-            continue
-        seen.add(number)
-        yield bound, place, reason.text, reason.rule
-        parts = sorted(reason.because, key=lambda part: report.reasons[part].bound or 0.0)
-        waiting += [(part, depth + 1) for part in parts]
-
-
-def bound_json(report: BoundReport) -> str:
-    """Return `lipcert.bound/1`: reasons that refer to each other by index, the roots first."""
-    return dump({"schema": BOUND, **DOCUMENT.write(report)})

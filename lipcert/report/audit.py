@@ -1,17 +1,14 @@
-"""Audit: `lipcert audit` as a document for readers, and as findings for CI systems; and twin runs.
+"""Audit: `lipcert audit` as a document for readers, and as findings for CI systems.
 
 The first lines are the verdict and what it is worth. Violations and undecided norms come first, and
 are never left out in favour of norms within bounds. Strings are verbatim: the writers make them
 safe.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lipcert.analysis.records import Usefulness
 from lipcert.audit.records import (
@@ -25,7 +22,6 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.diagnostics import Level
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.audit_findings import (
@@ -37,9 +33,8 @@ from lipcert.report.audit_findings import (
     held_value,
     rank,
 )
-from lipcert.report.ci import CiReport, Finding, gate_sentence, gate_statements
+from lipcert.report.ci import CiReport, gate_sentence, gate_statements
 from lipcert.report.document import Line, told_once
-from lipcert.report.json import dump
 from lipcert.settings.gates import GateOutcome
 from lipcert.text.numbers import (
     at_most,
@@ -49,9 +44,6 @@ from lipcert.text.numbers import (
     share_text,
     times,
 )
-
-if TYPE_CHECKING:
-    from lipcert.audit.twins import Compared, TwinReport
 
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
@@ -451,87 +443,3 @@ def _time(report: AuditReport) -> str:
     if ratio is not None and math.isfinite(ratio):
         text += f", {ratio:.2f} times a plain forward and backward pass"
     return text
-
-
-def twin_document(function: str, report: TwinReport) -> doc.Document:
-    """Return a twin run of this function as a document."""
-    check = report.check
-    why = [] if report.passed else [("what to do", check.remedy)]
-    more = doc.Commands(()) if report.passed else doc.explained(check.code)
-    rows = [
-        ("steps", f"{report.steps:,}, with {report.releases:,} releases"),
-        ("examples", f"{report.examples:,}"),
-        ("neighbours", report.relation.value),
-        ("seed", f"{report.seed}, of torch, numpy and random, and of the choice of examples"),
-        ("time", f"{report.seconds:.3g} s for the first run"),
-    ]
-    return doc.Document(
-        "LipCert twin run",
-        (
-            doc.Answer(report.answer, TONES[report.verdict]),
-            doc.Answer(function, doc.Tone.SUBJECT),
-        ),
-        sections=doc.sections_of(
-            ("Why", doc.Statements.of(why), more),
-            (
-                "Runs on other data",
-                doc.Statements.of(
-                    [
-                        (f"example {item.number}", _compared_text(item))
-                        for item in report.compared[: len(report.compared) - (not report.passed)]
-                    ]
-                ),
-            ),
-            ("What was run", doc.Statements.of(rows)),
-        ),
-        word=report.verdict.value.upper(),
-    )
-
-
-def _compared_text(item: Compared) -> str:
-    if item.is_far:
-        return f"in the place of most others; {item.seconds:.3g} s"
-    seen = "in batches that were not seen"
-    if item.with_example is not None:
-        seen = f"in {item.with_example:,} releases"
-    return (
-        f"{item.why}; {seen}; clean sums differ by at most {measured(item.largest)} times the "
-        f"sensitivity; {item.seconds:.3g} s"
-    )
-
-
-def twin_json(function: str, report: TwinReport) -> str:
-    """Return the document `lipcert.twin/1` of a twin run."""
-    members = asdict(report)
-    members["neighbours"] = members.pop("relation").value
-    if members["difference"] is not None:
-        members["difference"].pop("is_of_sums")
-    return dump(
-        {
-            "schema": "lipcert.twin/1",
-            "function": function,
-            "verdict": report.verdict.value,
-            **members,
-            "largest": report.largest,
-        }
-    )
-
-
-def twin_ci(function: str, report: TwinReport) -> CiReport:
-    """Return the report of a twin run for CI systems."""
-    check = report.check
-    finding = Finding(check.code, Level.ERROR, "step", check.where, check.message, check.remedy)
-    return CiReport(
-        verb="audit",
-        file=function.rpartition(":")[0],
-        headline=report.answer,
-        holds=report.verdict is Verdict.PASS,
-        findings=() if report.passed else (finding,),
-        properties={
-            "verdict": report.verdict.value,
-            "function": function,
-            "seed": str(report.seed),
-            "steps": str(report.steps),
-        },
-        seconds=report.seconds + sum(item.seconds for item in report.compared),
-    )

@@ -11,10 +11,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
@@ -172,7 +172,7 @@ class Column:
 
     For text of limited width, a name is shortened to `most` characters, and if needed to `least`
     (0: never). The column with the highest rank is dropped first (0: never).
-    optional: it is left out if it says nothing.
+    optional: it is left out if it says nothing. cell: what it shows of an item, for `tabled`.
     """
 
     title: str
@@ -181,6 +181,7 @@ class Column:
     most: int = 36
     rank: int = 0
     optional: bool = False
+    cell: Callable[[Any], Cell] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +296,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int
         tuple(tuple(row[index] for index in kept) for row in rows),
         hidden,
     )
+
+
+def tabled(columns: Sequence[Column], items: Iterable[object], hidden: int = 0) -> Table:
+    """Return a table with a row for each item."""
+    return table(columns, [[column.cell(item) for column in columns] for item in items], hidden)
 
 
 def csv_text(titles: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:

@@ -103,24 +103,6 @@ def _example(inputs: Sequence[Input]) -> str:
 Shape = tuple[int, ...]
 _WIDTH: Final = 44
 _WHOLE: Final = 10**6
-_NODE_COLUMNS: Final = (
-    doc.Column("node", least=12, most=_WIDTH),
-    doc.Column("op", least=10),
-    doc.Column("shape", rank=1),
-    doc.Column("parameters", least=16, most=_WHOLE),
-)
-_MACRO_COLUMNS: Final = (
-    doc.Column("macro layer", least=12, most=_WHOLE),
-    doc.Column("in place of", least=12, most=_WIDTH),
-    doc.Column("nodes", is_number=True),
-    doc.Column("all of them", most=_WHOLE, rank=1),
-)
-_PARAMETER_COLUMNS: Final = (
-    doc.Column("parameter", least=16, most=_WIDTH),
-    doc.Column("shape", rank=1),
-    doc.Column("used by", least=10, most=_WHOLE),
-    doc.Column("numbers", is_number=True),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +248,32 @@ def _named(node: Node) -> dict[str, str]:
     return {use.slot: use.parameter for use in node.uses()}
 
 
+def _used_by(item: InspectedParameter) -> str:
+    return ", ".join(item.nodes) + (" (folded: not what is trained)" * item.folded)
+
+
+_NODE_COLUMNS: Final = (
+    doc.Column("node", least=12, most=_WIDTH, cell=lambda node: node.name),
+    doc.Column("op", least=10, cell=lambda node: node.op),
+    doc.Column("shape", rank=1, cell=lambda node: shape_text(node.shape)),
+    doc.Column(
+        "parameters", least=16, most=_WHOLE, cell=lambda node: ", ".join(node.parameters.values())
+    ),
+)
+_MACRO_COLUMNS: Final = (
+    doc.Column("macro layer", least=12, most=_WHOLE, cell=lambda layer: layer.kind),
+    doc.Column("in place of", least=12, most=_WIDTH, cell=lambda layer: layer.node),
+    doc.Column("nodes", is_number=True, cell=lambda layer: f"{len(layer.nodes)}"),
+    doc.Column("all of them", most=_WHOLE, rank=1, cell=lambda layer: ", ".join(layer.nodes)),
+)
+_PARAMETER_COLUMNS: Final = (
+    doc.Column("parameter", least=16, most=_WIDTH, cell=lambda item: item.name),
+    doc.Column("shape", rank=1, cell=lambda item: shape_text(item.shape)),
+    doc.Column("used by", least=10, most=_WHOLE, cell=_used_by),
+    doc.Column("numbers", is_number=True, cell=lambda item: f"{item.size:,}"),
+)
+
+
 def inspection_document(inspection: Inspection) -> doc.Document:
     """Return an inspection as a document."""
     answers = [doc.Answer(inspection.path, doc.Tone.SUBJECT)]
@@ -278,9 +286,9 @@ def inspection_document(inspection: Inspection) -> doc.Document:
             doc.Statements.of(list(_summary(inspection))),
             doc.sections_of(
                 export,
-                ("", _node_table(inspection)),
-                ("", _macros(inspection)),
-                ("", _parameter_table(inspection)),
+                ("", doc.tabled(_NODE_COLUMNS, inspection.nodes)),
+                ("", doc.tabled(_MACRO_COLUMNS, inspection.macros)),
+                ("", doc.tabled(_PARAMETER_COLUMNS, inspection.parameters)),
                 diagnostics,
             ),
         )
@@ -334,32 +342,3 @@ def _summary(inspection: Inspection) -> Iterator[tuple[str, str]]:
             f"graph against onnxruntime on {run.examples} examples, largest relative difference "
             f"{run.max_difference:.2g}",
         )
-
-
-def _node_table(inspection: Inspection) -> doc.Table:
-    rows = [
-        (item.name, item.op, shape_text(item.shape), ", ".join(item.parameters.values()))
-        for item in inspection.nodes
-    ]
-    return doc.table(_NODE_COLUMNS, rows)
-
-
-def _macros(inspection: Inspection) -> doc.Table:
-    rows = [
-        (item.kind, item.node, f"{len(item.nodes)}", ", ".join(item.nodes))
-        for item in inspection.macros
-    ]
-    return doc.table(_MACRO_COLUMNS, rows)
-
-
-def _parameter_table(inspection: Inspection) -> doc.Table:
-    rows = [
-        (
-            item.name,
-            shape_text(item.shape),
-            ", ".join(item.nodes) + (" (folded: not what is trained)" * item.folded),
-            f"{item.size:,}",
-        )
-        for item in inspection.parameters
-    ]
-    return doc.table(_PARAMETER_COLUMNS, rows)

@@ -18,7 +18,7 @@ from lipcert.analysis.records import Analysis, BoundReport
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import CertificateFormatError
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.report.analysis import BOUND, analysis_document, bound_document
+from lipcert.report.analysis import analysis_document
 from lipcert.report.audit import audit_document
 from lipcert.report.audit_json import audit_from_document
 from lipcert.report.certificate import (
@@ -37,6 +37,8 @@ from lipcert.report.document import Document, Statements
 from lipcert.report.json import DOCUMENT, FieldError, JsonObject, dump
 from lipcert.report.markdown import markdown
 from lipcert.report.privacy import PrivacyReport, privacy_document
+from lipcert.report.reasons import SCHEMA as BOUND
+from lipcert.report.reasons import bound_document
 from lipcert.version import __version__
 
 ANALYSIS: Final = "lipcert.analysis/1"

@@ -36,23 +36,19 @@ _APART: Final = (
     "These numbers do not show what frozen layers would have learned: less noise over signal may "
     "still be less accuracy. Try it on public data."
 )
-_COLUMNS: Final = (
-    doc.Column("#", is_number=True),
-    doc.Column("change", least=30, most=70),
-    doc.Column("G", is_number=True),
-    doc.Column("noise / signal", is_number=True),
-    doc.Column("of the run", is_number=True, optional=True),
-    doc.Column("probe", is_number=True, optional=True),
-    doc.Column("verdict", rank=1),
-)
-_STEPS: Final = (
-    doc.Column("recipe", least=30, most=80),
+_OUTCOME: Final = (
     doc.Column("G", is_number=True),
     doc.Column("noise / signal", is_number=True),
     doc.Column("of the run", is_number=True, rank=2, optional=True),
     doc.Column("probe", is_number=True, optional=True),
     doc.Column("verdict", rank=1),
 )
+_COLUMNS: Final = (
+    doc.Column("#", is_number=True),
+    doc.Column("change", least=30, most=70),
+    *_OUTCOME,
+)
+_STEPS: Final = (doc.Column("recipe", least=30, most=80), *_OUTCOME)
 
 
 def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Document:
@@ -219,18 +215,10 @@ def _against(found: Suggestions) -> str:
 
 def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False) -> doc.Table:
     """Return a table of changes. of_run: show noise over signal of whole runs that differ."""
-    rows = [
-        (
-            str(rank),
-            f"{_under(item)}{item.change.change}",
-            _bound(item.outcome.grad_norm),
-            _number(item.outcome),
-            _of_run(item.outcome) if of_run else "",
-            _share(item.accuracy_probe),
-            item.outcome.verdict,
-        )
-        for rank, item in enumerate(items, 1)
-    ]
+    rows = []
+    for rank, item in enumerate(items, 1):
+        what = f"{_under(item)}{item.change.change}"
+        rows.append((str(rank), *_step(what, item.outcome, item.accuracy_probe, of_run=of_run)))
     return doc.table(_COLUMNS, rows, hidden)
 
 
@@ -307,10 +295,12 @@ def _recipe_table(found: Suggestions) -> doc.Table:
     return doc.table(_STEPS, rows)
 
 
-def _step(what: str, outcome: Outcome | None, probe: float | None = None) -> tuple[doc.Cell, ...]:
+def _step(
+    what: str, outcome: Outcome | None, probe: float | None = None, *, of_run: bool = True
+) -> tuple[doc.Cell, ...]:
     if outcome is None:
         return what, "–", "–", "", "", "not analysed by itself"
-    numbers = _bound(outcome.grad_norm), _number(outcome), _of_run(outcome)
+    numbers = _bound(outcome.grad_norm), _number(outcome), _of_run(outcome) if of_run else ""
     return what, *numbers, _share(probe), outcome.verdict
 
 

@@ -125,7 +125,7 @@ def test_what_is_refused(folder: Path) -> None:
     assert "is not a function" in audit(folder, "NUMBER").stderr
     for words, why in {
         ("--attack", "pga"): "--attack needs TARGET",
-        ("--loss", "cross-entropy"): "--loss is for TARGET",
+        ("--loss", "cross-entropy"): "--loss needs TARGET",
         ("--twin-example", "64"): "there is no example 64 among 64",
     }.items():
         done = audit(folder, "run", *words)

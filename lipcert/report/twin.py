@@ -1,0 +1,101 @@
+"""Twin runs for readers, programs and CI: what differed first, and what was compared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from lipcert.audit.records import Verdict
+from lipcert.diagnostics import Level
+from lipcert.report import document as doc
+from lipcert.report.audit_findings import TONES
+from lipcert.report.ci import CiReport, Finding
+from lipcert.report.json import dump
+from lipcert.text.numbers import measured
+
+if TYPE_CHECKING:
+    from lipcert.audit.twins import Compared, TwinReport
+
+
+def twin_document(function: str, report: TwinReport) -> doc.Document:
+    """Return a twin run of this function as a document."""
+    check = report.check
+    why = [] if report.passed else [("what to do", check.remedy)]
+    more = doc.Commands(()) if report.passed else doc.explained(check.code)
+    rows = [
+        ("steps", f"{report.steps:,}, with {report.releases:,} releases"),
+        ("examples", f"{report.examples:,}"),
+        ("neighbours", report.relation.value),
+        ("seed", f"{report.seed}, of torch, numpy and random, and of the choice of examples"),
+        ("time", f"{report.seconds:.3g} s for the first run"),
+    ]
+    return doc.Document(
+        "LipCert twin run",
+        (
+            doc.Answer(report.answer, TONES[report.verdict]),
+            doc.Answer(function, doc.Tone.SUBJECT),
+        ),
+        sections=doc.sections_of(
+            ("Why", doc.Statements.of(why), more),
+            (
+                "Runs on other data",
+                doc.Statements.of(
+                    [
+                        (f"example {item.number}", _compared(item))
+                        for item in report.compared[: len(report.compared) - (not report.passed)]
+                    ]
+                ),
+            ),
+            ("What was run", doc.Statements.of(rows)),
+        ),
+        word=report.verdict.value.upper(),
+    )
+
+
+def _compared(item: Compared) -> str:
+    if item.is_far:
+        return f"in the place of most others; {item.seconds:.3g} s"
+    seen = "in batches that were not seen"
+    if item.with_example is not None:
+        seen = f"in {item.with_example:,} releases"
+    return (
+        f"{item.why}; {seen}; clean sums differ by at most {measured(item.largest)} times the "
+        f"sensitivity; {item.seconds:.3g} s"
+    )
+
+
+def twin_json(function: str, report: TwinReport) -> str:
+    """Return the document `lipcert.twin/1` of a twin run."""
+    members = asdict(report)
+    members["neighbours"] = members.pop("relation").value
+    if members["difference"] is not None:
+        members["difference"].pop("is_of_sums")
+    return dump(
+        {
+            "schema": "lipcert.twin/1",
+            "function": function,
+            "verdict": report.verdict.value,
+            **members,
+            "largest": report.largest,
+        }
+    )
+
+
+def twin_ci(function: str, report: TwinReport) -> CiReport:
+    """Return the report of a twin run for CI systems."""
+    check = report.check
+    finding = Finding(check.code, Level.ERROR, "step", check.where, check.message, check.remedy)
+    return CiReport(
+        verb="audit",
+        file=function.rpartition(":")[0],
+        headline=report.answer,
+        holds=report.verdict is Verdict.PASS,
+        findings=() if report.passed else (finding,),
+        properties={
+            "verdict": report.verdict.value,
+            "function": function,
+            "seed": str(report.seed),
+            "steps": str(report.steps),
+        },
+        seconds=report.seconds + sum(item.seconds for item in report.compared),
+    )
