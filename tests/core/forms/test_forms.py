@@ -353,8 +353,14 @@ def test_rounding_counts(seed: int, width: float, size: float) -> None:
     whole = np.block([[np.diag(t) - a @ a.T, cross], [cross.T, s.T @ np.diag(t * low * high) @ s]])
     assert (np.abs(np.vectorize(Fraction)(found) - whole) <= np.vectorize(Fraction)(error)).all()
 
-    lengths = []
-    is_semidefinite(found, error, lambda scaled, least: lengths.append(least) is not None)
-    scale = scale_of(found)
-    off = np.float64(whole - np.vectorize(Fraction)(found)) * scale[:, None] * scale
-    assert np.linalg.norm(off, 2) <= lengths[0] * (1 + Fraction(1, 1 << 40))
+    asked = []
+    is_semidefinite(found, error, lambda scaled, _: asked.append(scaled) is not None)
+    scale = np.vectorize(Fraction)(scale_of(found))
+    above = whole * scale[:, None] * scale - np.vectorize(Fraction)(asked[0])
+    assert np.linalg.eigvalsh(np.float64(above))[0] >= -1e-30
+
+
+def test_an_entry_that_cancels_pays_alone_for_its_rounding() -> None:
+    near = np.array([[1.0, 1.0 - 1e-9, 0.0], [1.0 - 1e-9, 1.0, 0.0], [0.0, 0.0, 1e-12]])
+    assert is_semidefinite(near, np.full((3, 3), 1e-14), definite_float)
+    assert not is_semidefinite(near, np.full((3, 3), 1e-12), definite_float)
