@@ -13,7 +13,7 @@ from lipcert.core.losses import KINDS
 from lipcert.core.main import EXIT_CODES
 from lipcert.core.rules import STEPS
 from lipcert.core.rules.activations import FUNCTIONS
-from tests.conformance import run
+from tests.conformance import make, run
 
 HERE = Path(__file__).parent
 ENTRIES = run.entries()
@@ -28,7 +28,7 @@ def wrongly_judged(entries, engine="float"):
     wrong = []
     for entry in entries:
         choices = Choices(engine, frozenset(entry.get("accept", ())))
-        report = check(run.certificate_of(entry), HERE / entry["model"], choices)
+        report = check(run.certificate_of(entry), run.HERE / entry["model"], choices)
         found = report.verdict.value, len(report.stages) - 1
         if found != (entry["verdict"], entry["stage"]):
             wrong.append((entry["name"], found, report.reasons))
@@ -42,6 +42,18 @@ def test_verdicts_of_a_sample():
 @pytest.mark.nightly
 def test_verdicts():
     assert not wrongly_judged(ENTRIES)
+
+
+@pytest.mark.nightly
+def test_verdicts_of_entries_made_anew(tmp_path, monkeypatch):
+    for module in (make, run):
+        monkeypatch.setattr(module, "HERE", tmp_path)
+    make.main()
+    made = run.entries()
+    assert not wrongly_judged(made)
+    assert [(e["name"], e["verdict"]) for e in made if "/lines/" not in e["name"]] == [
+        (e["name"], e["verdict"]) for e in ENTRIES if "/lines/" not in e["name"]
+    ]
 
 
 @pytest.mark.nightly
