@@ -18,7 +18,7 @@ from lipcert.core.arithmetic import round_down
 from lipcert.core.forms.descent import inequality_of, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, links_of
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
-from lipcert.core.norms.claim import MAX_SIZE, Definite, is_semidefinite, room_for, scale_of, taken
+from lipcert.core.norms.claim import MAX_SIZE, Definite, is_semidefinite, lowered, room_for
 from lipcert.core.norms.residual import lower_factor
 from lipcert.core.program import Shape, Step
 from lipcert.core.rules.facts import Hull
@@ -120,15 +120,13 @@ def _completion(matrix: Array, error: Array, size: int) -> Array | None:
     """
     below, room = len(matrix) - size, 2.0 * float(room_for(len(matrix)))
     found, whole = np.zeros((size, size)), matrix.copy()
-    for is_exact in (True, False):
-        scale = scale_of(whole)
-        less = room if is_exact else room + 2.0 * taken(whole, error, scale)
-        scaled = whole * scale[:, None] * scale - less * np.eye(len(whole))
-        factor = lower_factor(scaled, below)
+    for share in (0.0, 2.0):
+        scaled, scale = lowered(whole, share * error)
+        factor = lower_factor(scaled - room * np.eye(len(scaled)), below)
         if factor is None:
             return None
         half, top = factor[below:], scale[below:]
-        more = half @ half.T - scaled[below:, below:]
+        more = half @ half.T - scaled[below:, below:] + room * np.eye(size)
         found = found + 0.5 * (more + more.T) / top[:, None] / top
         whole[below:, below:] = matrix[below:, below:] + found
     return found

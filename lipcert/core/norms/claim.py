@@ -105,24 +105,22 @@ def shift_of(matrix: FloatMatrix, least: Fraction) -> float | None:
     return shift if 0.0 <= shift < 1.0 else None
 
 
-def scale_of(matrix: FloatMatrix) -> FloatMatrix:
-    """Powers of two s for which s_i²·m_ii lies between 1/8 and 1/2, if it is not 0."""
-    exponents = np.frexp(matrix.diagonal())[1] // 2 + 1
-    return np.asarray(np.ldexp(1.0, np.minimum(-exponents, 500)), dtype=np.float64)
-
-
-def taken(matrix: FloatMatrix, error: FloatMatrix, scale: FloatMatrix) -> FloatMatrix:
-    """t ≥ 0 with S(M + E)S ≥ SMS − diag(t) for all |E| ≤ `error`, both symmetric, S = diag(scale).
+def lowered(matrix: FloatMatrix, error: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
+    """SMS − diag(t) ≤ S(M + E)S for all |E| ≤ `error`, both symmetric, and the diagonal S: powers
+    of two for which SMS has a diagonal between 1/8 and 1/2, where M has not 0.
 
     Proof: with e = S|E|S, yᵀSESy ≥ −Σ e_ij|y_i y_j| ≥ −Σ_i y_i² Σ_j e_ij·w_i/w_j for any w > 0, as
     2|y_i y_j| ≤ y_i²·w_i/w_j + y_j²·w_j/w_i. These w are the sizes of the rows before what cancels
     in them, in the scale of the rest: what errs with a row is taken from it. A quotient that is too
     small for a number is one that is too large the other way round.
     """
-    sizes = np.sqrt(np.maximum(matrix.diagonal(), 2.0**40 * error.diagonal())) * scale
-    off = error * scale[:, None] * scale * (sizes[:, None] / sizes)
-    found: FloatMatrix = np.sum(off, axis=1) * (1.0 + 2.0**-20)
-    return found
+    scale = np.ldexp(1.0, np.minimum(-1 - np.frexp(matrix.diagonal())[1] // 2, 500))
+    sizes = np.maximum(matrix.diagonal(), 2.0**40 * error.diagonal()) + 2.0**-1000
+    weights = np.sqrt(sizes) * scale
+    scaled, off = (part * scale[:, None] * scale for part in (matrix, error))
+    less = np.sum(off * (weights[:, None] / weights), axis=1) * (1.0 + 2.0**-20)
+    np.fill_diagonal(scaled, down(scaled.diagonal() - less))
+    return scaled, scale
 
 
 def is_semidefinite(matrix: FloatMatrix, error: FloatMatrix, proof: Definite) -> bool:
@@ -131,11 +129,8 @@ def is_semidefinite(matrix: FloatMatrix, error: FloatMatrix, proof: Definite) ->
     Proof: M is where SMS is, for a diagonal S; for powers of two that is exact but for what
     underflows, below 2^-1022 an entry and step.
     """
-    scale = scale_of(matrix)
-    with np.errstate(all="ignore"):
-        scaled = matrix * scale[:, None] * scale
-        np.fill_diagonal(scaled, down(scaled.diagonal() - taken(matrix, error, scale)))
-    return proof(scaled, Fraction(len(scaled), 1 << 500))
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return proof(lowered(matrix, error)[0], Fraction(len(matrix), 1 << 500))
 
 
 def all_at_most(entries: Interval, stretch: float, claim: float, check: NormCheck) -> bool:

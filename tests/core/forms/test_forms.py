@@ -16,7 +16,7 @@ from lipcert.core.forms.descent import inequality_of
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
 from lipcert.core.interval import Interval, exact
 from lipcert.core.lines.several_inputs import side_by_side
-from lipcert.core.norms.claim import Definite, is_semidefinite, scale_of
+from lipcert.core.norms.claim import Definite, is_semidefinite, lowered
 from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.norms.integer_engine import definite_exact
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
@@ -355,7 +355,7 @@ def test_rounding_counts(seed: int, width: float, size: float) -> None:
 
     asked = []
     is_semidefinite(found, error, lambda scaled, _: asked.append(scaled) is not None)
-    scale = np.vectorize(Fraction)(scale_of(found))
+    scale = np.vectorize(Fraction)(lowered(found, error)[1])
     above = whole * scale[:, None] * scale - np.vectorize(Fraction)(asked[0])
     assert np.linalg.eigvalsh(np.float64(above))[0] >= -1e-30
 
