@@ -9,7 +9,6 @@ of the input.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -155,8 +154,8 @@ def received(
     transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
     Jacobians. What comes from entries that no other `Move` reads is 0 at all others, so that these
     shares are perpendicular. A value that nothing reads has cotangent 0. What it receives through
-    one step is no longer than a line before says, where that step reads it once. Tokens add up, and
-    all is no longer than their sum.
+    one step is no longer than a line before says, where that step reads it once. For
+    tokens see `with_tokens`.
     """
     shares: list[Cotangent] = []
     found: Cotangent | None = None
@@ -182,13 +181,11 @@ def received(
         return Cotangent(0.0)
     if apart:
         found = found.plus(Cotangent(sqrt_up(square)))
-    axes, shape = {share.tokens[0] for share in shares if share.tokens}, own.program.shapes[value]
-    if not axes:
+    if not any(share.tokens for share in shares):
         return found
-    total, axis = min(
-        (reduce(add_up, (share.by_token(axis, shape) for share in shares)), axis) for axis in axes
-    )
-    return replace(found, norm=min(found.norm, total), tokens=(axis, total))
+    from lipcert.core.rules.broadcasting import with_tokens  # noqa: PLC0415  for such alone
+
+    return with_tokens(found, shares, own.program.shapes[value])
 
 
 def reads_apart(readers: Sequence[Step], size: int) -> bool:

@@ -15,6 +15,7 @@ from lipcert.core.losses.base import Loss, loss_cotangent, read_loss
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Head, Program, Shape
+from lipcert.core.rules.broadcasting import scaled
 from lipcert.core.rules.facts import Cotangent, Fact
 
 _LARGEST: Final = 1e100
@@ -47,7 +48,7 @@ class Part:
 
     def cotangent(self, logits: Fact) -> Cotangent:
         """The gradient by the output: weight times that of the loss."""
-        return loss_cotangent(self.loss, logits, self.shape).times(self.weight)
+        return scaled(loss_cotangent(self.loss, logits, self.shape), self.weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.losses.base import ClassLoss, Loss, is_vector, unfit
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Shape
+from lipcert.core.rules.broadcasting import scaled
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 
@@ -95,6 +96,6 @@ def token_cotangent(loss: ClassLoss, logits: Fact, shape: Shape) -> Cotangent:
     if scores.tokens == 1:
         return each
     divisor = token_share(loss, scores.tokens)
-    row = each.times(divide_up(1.0, divisor))
+    row = scaled(each, divide_up(1.0, divisor))
     norm = divide_up(multiply_up(root_up(scores.tokens), each.norm), divisor)
     return Cotangent(norm, rows=(scores.classes, row) if scores.is_last else None)

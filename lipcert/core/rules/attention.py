@@ -14,6 +14,7 @@ from lipcert.core.enclosures import exp
 from lipcert.core.interval import Array, Interval, clip, down, exact, up
 from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
+from lipcert.core.rules.broadcasting import by_token
 from lipcert.core.rules.facts import Cotangent, Fact, longest_run, token_axis
 from lipcert.core.token_kinds import Attention
 
@@ -114,7 +115,7 @@ class AttentionRule(Rule[Attention]):
         """
         if index > 2 or not self._has_heads:
             return None
-        total = cotangent.by_token(-2, self.shape)
+        total = by_token(cotangent, -2, self.shape)
         if index == 0:
             return -2, multiply_up(self.lipschitz(0), total)
         chances, q = self._chances(self._reach), self.inputs[0]

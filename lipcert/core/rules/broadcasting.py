@@ -1,16 +1,20 @@
-"""Broadcasting: how often an entry is repeated, and which entries one entry meets."""
+"""Broadcasting: how often an entry is repeated, and which entries one entry meets; and gradients
+that are summed over the places that share a number, or scaled."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.arithmetic import multiply_up, round_down, round_up
+from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up
 from lipcert.core.interval import Interval, exact
 from lipcert.core.program import Shape
-from lipcert.core.rules.facts import Fact, box_norm, lengths_up, root_up
+from lipcert.core.rules.facts import Cotangent, Fact, box_norm, lengths_up, root_up
 
 _Number = TypeVar("_Number", np.float64, np.int64)
 
@@ -63,6 +67,59 @@ def longest_part(x: Fact, box: Interval, shape: Shape, operand: Shape) -> float:
     long = {axis - rank for axis in range(rank) if operand[axis] == 1 and shape[axis] != 1}
     return min(
         longest, x.row_norm if long <= {-1} else longest, x.column_norm if long <= {-2} else longest
+    )
+
+
+def by_token(cotangent: Cotangent, axis: int, shape: Shape) -> float:
+    """≥ Σ_i ‖the gradient at place i along an axis‖₂.
+
+    Proof: known, or at most √n times the norm (Cauchy–Schwarz).
+    """
+    by_norm, known = multiply_up(root_up(shape[axis]), cotangent.norm), cotangent.tokens
+    return min(by_norm, known[1]) if known and known[0] == axis else by_norm
+
+
+def summed(cotangent: Cotangent, shape: Shape, operand: Shape) -> float:
+    """≥ the norm of the gradient summed over the axes along which an operand has length 1, with
+    factors of magnitude at most 1; inf where its tokens are not among what is summed.
+
+    Proof: of m entries at a place the sum is at most √m‖g_i‖ long (Cauchy–Schwarz), and the places
+    add up.
+    """
+    if cotangent.tokens is None or operand[cotangent.tokens[0]] != 1:
+        return math.inf
+    axis, total = cotangent.tokens
+    met = math.prod(shape) // max(math.prod(operand), 1) // max(shape[axis], 1)
+    return multiply_up(root_up(met), total)
+
+
+def with_tokens(found: Cotangent, shares: Sequence[Cotangent], shape: Shape) -> Cotangent:
+    """The sum of several gradients, of which the tokens add up; it is no longer than their sum."""
+    axes = {share.tokens[0] for share in shares if share.tokens}
+    total, axis = min(
+        (reduce(add_up, (by_token(share, axis, shape) for share in shares)), axis) for axis in axes
+    )
+    return replace(found, norm=min(found.norm, total), tokens=(axis, total))
+
+
+def scaled(cotangent: Cotangent, factor: float) -> Cotangent:
+    """Of the gradient times a factor > 0.
+
+    Proof: norms, sums and entries grow by it, and the members of a hull.
+    """
+    hull = cotangent.hull and replace(
+        cotangent.hull, scale=multiply_up(cotangent.hull.scale, factor)
+    )
+    rows, tokens = cotangent.rows, cotangent.tokens
+    return Cotangent(
+        multiply_up(cotangent.norm, factor),
+        hull,
+        multiply_up(cotangent.sums, factor),
+        multiply_up(cotangent.peaks, factor),
+        None if cotangent.label is None else multiply_up(cotangent.label, factor),
+        tuple((size, scaled(part, factor)) for size, part in cotangent.parts),
+        rows and (rows[0], scaled(rows[1], factor)),
+        tokens and (tokens[0], multiply_up(tokens[1], factor)),
     )
 
 

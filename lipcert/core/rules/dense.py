@@ -100,11 +100,15 @@ class DenseRule(Rule[Dense]):
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
         """Those of `reaches`; also the sums of the cotangents over positions, of the weight times
         the longest run: it is Σ_p g_p x_pᵀ."""
-        bias = (*(1,) * (len(self.shape) - 1), self.shape[-1])
-        summed = cotangent.summed(self.shape, bias)
+        total = math.inf
+        if cotangent.tokens is not None:
+            from lipcert.core.rules.broadcasting import summed  # noqa: PLC0415  for such alone
+
+            bias = (*(1,) * (len(self.shape) - 1), self.shape[-1])
+            total = summed(cotangent, self.shape, bias)
         for operand, found in super().operand_gradients(cotangent):
             longest = self.x.row_norm if operand is self.op.weight else 1.0
-            yield operand, min(found, multiply_up(longest, summed))
+            yield operand, min(found, multiply_up(longest, total))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """Weight: the norm of the matrix of all x_p, at most X. Bias: √P, disjoint ones.

@@ -9,6 +9,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.kinds import Embedding
 from lipcert.core.program import Operand
 from lipcert.core.rules.base import Rule
+from lipcert.core.rules.broadcasting import summed
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 
@@ -41,7 +42,7 @@ class EmbeddingRule(Rule[Embedding]):
         """
         row = (*(1,) * len(self.before), self.shape[-1])
         for operand, found in super().operand_gradients(cotangent):
-            yield operand, min(found, cotangent.summed(self.shape, row))
+            yield operand, min(found, summed(cotangent, self.shape, row))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """√P: all positions may name one row, whose gradient is then the sum of all cotangents.

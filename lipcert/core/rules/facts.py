@@ -6,7 +6,7 @@ Everything holds for all admissible inputs and all weights in scope. inf is "not
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -100,10 +100,6 @@ class Hull:
         if self.classes < 1 or not self.scale >= 0.0 or not 0.0 <= self.smoothing <= 1.0:
             raise ValueError("this is not a hull of logit gradients")
 
-    def times(self, factor: float) -> Hull:
-        """The hull of the members times a factor ≥ 0, perhaps with longer ones."""
-        return replace(self, scale=multiply_up(self.scale, factor))
-
     def longest(self, form: Interval) -> float:
         """≥ sup √(gᵀQg) over all members g, for a positive semidefinite Q within `form`.
 
@@ -152,48 +148,11 @@ class Cotangent:
     rows: tuple[int, Cotangent] | None = None
     tokens: tuple[int, float] | None = None
 
-    def by_token(self, axis: int, shape: Shape) -> float:
-        """≥ Σ_i ‖the gradient at place i along an axis‖₂.
-
-        Proof: known, or at most √n times the norm (Cauchy–Schwarz).
-        """
-        by_norm = multiply_up(root_up(shape[axis]), self.norm)
-        return min(by_norm, self.tokens[1]) if self.tokens and self.tokens[0] == axis else by_norm
-
-    def summed(self, shape: Shape, operand: Shape) -> float:
-        """≥ the norm of the gradient summed over the axes along which an operand has length 1,
-        with factors of magnitude at most 1; inf where its tokens are not among what is summed.
-
-        Proof: of m entries at a place the sum is at most √m‖g_i‖ long (Cauchy–Schwarz), and the
-        places add up.
-        """
-        if self.tokens is None or operand[self.tokens[0]] != 1:
-            return math.inf
-        axis, total = self.tokens
-        met = math.prod(shape) // max(math.prod(operand), 1) // max(shape[axis], 1)
-        return multiply_up(root_up(met), total)
-
     def along(self, shape: Shape) -> Cotangent | None:
         """What holds of the gradient at every run along the last axis of the value, if anything."""
         if math.prod(shape) == shape[-1]:
             return self
         return self.rows[1] if self.rows is not None and self.rows[0] == shape[-1] else None
-
-    def times(self, factor: float) -> Cotangent:
-        """Of the gradient times a factor > 0.
-
-        Proof: norms, sums and entries grow by it; for hulls see `Hull.times`.
-        """
-        return Cotangent(
-            multiply_up(self.norm, factor),
-            None if self.hull is None else self.hull.times(factor),
-            multiply_up(self.sums, factor),
-            multiply_up(self.peaks, factor),
-            None if self.label is None else multiply_up(self.label, factor),
-            tuple((size, part.times(factor)) for size, part in self.parts),
-            None if self.rows is None else (self.rows[0], self.rows[1].times(factor)),
-            None if self.tokens is None else (self.tokens[0], multiply_up(self.tokens[1], factor)),
-        )
 
     def plus(self, other: Cotangent) -> Cotangent:
         """Of a sum of two. Proof: norms and peaks are norms."""

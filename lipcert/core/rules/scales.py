@@ -9,7 +9,7 @@ from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Operand, Shape
 from lipcert.core.rules.base import Entrywise, Rule
-from lipcert.core.rules.broadcasting import copies, longest_part
+from lipcert.core.rules.broadcasting import copies, longest_part, scaled, summed
 from lipcert.core.rules.facts import Cotangent, Fact, longest_run, root_up, token_axis
 from lipcert.core.token_kinds import Scale, Shift
 
@@ -48,7 +48,7 @@ class ScaleRule(Entrywise[Scale]):
         if not _is_one_positive_number(self.slopes()):
             return Cotangent(multiply_up(largest, cotangent.norm))
         kept = Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
-        return kept.times(largest)
+        return scaled(kept, largest)
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
         """The longest part of x that one factor multiplies, times the norm; also ‖x‖ times the
@@ -64,8 +64,8 @@ class ScaleRule(Entrywise[Scale]):
         found = multiply_up(reach, cotangent.norm)
         if factor.shape[-1:] == self.shape[-1:]:
             found = min(found, multiply_up(self.x.norm, cotangent.peak))
-        summed = cotangent.summed(self.shape, factor.shape)
-        yield factor, min(found, multiply_up(self.x.max_abs, summed))
+        total = summed(cotangent, self.shape, factor.shape)
+        yield factor, min(found, multiply_up(self.x.max_abs, total))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """The longest part of x that one factor multiplies: disjoint columns. Attained always."""
@@ -118,7 +118,7 @@ class ShiftRule(Rule[Shift]):
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
         """√m·l, and the sum of the cotangents that an offset meets."""
         for operand, found in super().operand_gradients(cotangent):
-            yield operand, min(found, cotangent.summed(self.shape, operand.shape))
+            yield operand, min(found, summed(cotangent, self.shape, operand.shape))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """√m for an offset that is added at m places: disjoint columns of ones. Attained always."""
