@@ -8,8 +8,8 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes, same_order
-from lipcert.core.lower.moves import arrange, indices, move, names_own, permute
-from lipcert.core.lower.selection_ops import CHOSEN, picked, picked_along
+from lipcert.core.lower.moves import arrange, indices, move, permute
+from lipcert.core.lower.selection_ops import CHOSEN, names_own, picked, picked_along
 from lipcert.core.lower.spelling import apply, whole
 from lipcert.core.lower.values import FIXED, Array, Constant, Data, Value, check_size, only_data
 from lipcert.core.program import IndexArray, Place, Shape

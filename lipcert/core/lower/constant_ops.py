@@ -25,7 +25,6 @@ from lipcert.core.lower.exact_constants import (
     within,
 )
 from lipcert.core.lower.functions import applied
-from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.slopes import (
     chained,
@@ -36,7 +35,7 @@ from lipcert.core.lower.slopes import (
     with_blocks,
 )
 from lipcert.core.lower.spelling import reduced_axes, without_axes
-from lipcert.core.lower.sums import negative
+from lipcert.core.lower.sums import broadcast, negative
 from lipcert.core.lower.values import (
     FIXED,
     SAME,

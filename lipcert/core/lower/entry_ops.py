@@ -3,9 +3,8 @@
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
-from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import quotient, sum_of_sources
-from lipcert.core.lower.sums import combined, expanded, scaled
+from lipcert.core.lower.sums import broadcast, combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import then
 from lipcert.core.token_kinds import Multiply, Scale

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.moves import broadcast
+from lipcert.core.lower.sums import broadcast
 from lipcert.core.lower.values import SAME, TIMES, UNKNOWN, VARIES, Constant, Value
 
 Array = npt.NDArray[Any]

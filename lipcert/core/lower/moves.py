@@ -1,4 +1,4 @@
-"""Move entries: index tables, arrangements, and broadcasting."""
+"""Move entries: index tables and arrangements."""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.errors import MixingError, Unsupported
-from lipcert.core.lower.values import FIXED, Arrange, Array, Constant, Data, Value, check_size
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.values import Arrange, Array, Constant, Data, Value, check_size
 from lipcert.core.program import IndexArray, Move, Place, Shape
 
 _TABLES: WeakValueDictionary[int, IndexArray] = WeakValueDictionary()
@@ -74,44 +74,3 @@ def gathered(value: Constant, index: IndexArray, place: Place | None) -> Constan
 
     read = index[index >= 0]
     return value.rearranged(taken, place, int(np.bincount(read).max()) if read.size else 0)
-
-
-def names_own(value: Value, axis: int, places: Constant) -> bool:
-    """Whether all places along the batch axis lie in the part of their own example.
-
-    Proof: with S entries for each example side by side, those of example i begin at S·i.
-    """
-    if value.place != Place(axis) or places.place is None or places.varies is None:
-        return False
-    size, first = value.shape[axis], places.lo
-    return bool((places.varies == size).all() and (first >= 0).all() and (first < size).all())
-
-
-def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
-    """Return the common shape of tensors combined entry by entry, and the batch's place in it.
-
-    Proof: all that depend on N have its dimension before·N·after on the same axis of the result,
-    and all others are repeated along that axis, so an entry of example i meets those of example i.
-    """
-    shape = check_size(np.broadcast_shapes(*(value.shape for value in values)))
-    found = {
-        (value.place.axis + len(shape) - len(value.shape), value.place.before, _length(value))
-        for value in values
-        if value.place is not None
-    }
-    if len(found) > 1:
-        raise MixingError("its inputs carry the batch on different axes, or in different ways")
-    if not found:
-        return shape, None
-    axis, before, _ = next(iter(found))
-    for value in values:
-        own = axis - len(shape) + len(value.shape)
-        if value.place is None and own >= 0 and value.shape[own] != 1:
-            raise Unsupported(FIXED)
-    return shape, Place(axis, before)
-
-
-def _length(value: Value) -> int:
-    if value.place is None:
-        raise Unsupported("it is used in a way that is not understood")
-    return value.shape[value.place.axis]

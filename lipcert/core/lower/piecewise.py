@@ -22,8 +22,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.operators import REALS
+from lipcert.core.lower.sums import broadcast
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.reader.records import Node
 

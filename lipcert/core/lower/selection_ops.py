@@ -10,9 +10,9 @@ from lipcert.core.kinds import Compare, Embedding, MaskedMean, Sort
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes, same_order
-from lipcert.core.lower.moves import arrange, broadcast, indices, move, names_own
+from lipcert.core.lower.moves import arrange, indices, move
 from lipcert.core.lower.spelling import apply, reduced, whole
-from lipcert.core.lower.sums import expanded
+from lipcert.core.lower.sums import broadcast, expanded
 from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size, only_data
 from lipcert.core.program import IndexArray, Move, Operand, Place
 from lipcert.core.token_kinds import Shift
@@ -21,6 +21,17 @@ CHOSEN = "it selects by numbers that are computed from the data"
 
 _ENDLESS = 2**31 - 1
 """A slice that ends here or later reaches to the end of the axis."""
+
+
+def names_own(value: Value, axis: int, places: Constant) -> bool:
+    """Whether all places along the batch axis lie in the part of their own example.
+
+    Proof: with S entries for each example side by side, those of example i begin at S·i.
+    """
+    if value.place != Place(axis) or places.place is None or places.varies is None:
+        return False
+    size, first = value.shape[axis], places.lo
+    return bool((places.varies == size).all() and (first >= 0).all() and (first < size).all())
 
 
 def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:

@@ -1,4 +1,4 @@
-"""Sum values and constants, and multiply by a number, for several operators."""
+"""Broadcast and sum values and constants, and multiply by a number, for several operators."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.moves import broadcast, indices, moved
-from lipcert.core.lower.values import Constant, Data, Value
+from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.moves import indices, moved
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, check_size
 from lipcert.core.program import Operand, Place, Shape, then
 from lipcert.core.token_kinds import Add, Scale, Shift
 
@@ -29,6 +30,36 @@ def scaled(call: Call, value: Data, factor: float) -> Data:
 def expanded(call: Call, value: Data, shape: Shape, place: Place | None) -> Data:
     """Repeat the value along axes other than the batch axis."""
     return moved(call, value, np.broadcast_to(indices(value.shape), shape), place)
+
+
+def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
+    """Return the common shape of tensors combined entry by entry, and the batch's place in it.
+
+    Proof: all that depend on N have its dimension before·N·after on the same axis of the result,
+    and all others are repeated along that axis, so an entry of example i meets those of example i.
+    """
+    shape = check_size(np.broadcast_shapes(*(value.shape for value in values)))
+    found = {
+        (value.place.axis + len(shape) - len(value.shape), value.place.before, _length(value))
+        for value in values
+        if value.place is not None
+    }
+    if len(found) > 1:
+        raise MixingError("its inputs carry the batch on different axes, or in different ways")
+    if not found:
+        return shape, None
+    axis, before, _ = next(iter(found))
+    for value in values:
+        own = axis - len(shape) + len(value.shape)
+        if value.place is None and own >= 0 and value.shape[own] != 1:
+            raise Unsupported(FIXED)
+    return shape, Place(axis, before)
+
+
+def _length(value: Value) -> int:
+    if value.place is None:
+        raise Unsupported("it is used in a way that is not understood")
+    return value.shape[value.place.axis]
 
 
 def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
