@@ -8,6 +8,7 @@ import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -199,10 +200,8 @@ class _Draft:
                 "or add --scope constraint-set"
             )
         scope = replace(found.scope, trained=tuple(sorted(set(self._tensors.values()))))
-        has_slope = math.isfinite(derived.lipschitz)
-        needed = derived.needed(scope.trained, lipschitz=has_slope)
-        proof = Proof(found.program, self._premises, scope, ENGINES["float"])
-        lines = tuple(needed.with_room(proof))
+        empty = partial(Proof, found.program, self._premises, scope, ENGINES["float"])
+        lines, proof = derived.issued(scope.trained, empty)
         gradients = {name: proof.gradient(name) for name in scope.trained}
         bare = Certificate(
             tool=Tool("lipcert", __version__),

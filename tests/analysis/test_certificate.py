@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 from lipcert import ConstraintSpec, Settings, analyze, load_model
+from lipcert.analysis.bounded import bounded
 from lipcert.analysis.certificate import Issued, certify
 from lipcert.core.check import Choices, check
 from lipcert.core.lines.norms import NormLine
@@ -65,6 +66,15 @@ def test_claims_are_those_of_the_analysis() -> None:
         bound = analysed[claim.name]
         assert bound is not None
         assert bound <= claim.grad_norm <= bound * (1.0 + 100.0 * ROOM)
+
+
+def test_a_rule_that_changes_no_bound_is_not_issued() -> None:
+    """How long the scores are does not matter where their softmax may be next to a corner."""
+    settings = Settings(loss="cross-entropy", input_norm=1.0)
+    found = bounded(load_model(MODELS / "digits_mlp.onnx"), settings)
+    kept = {line.rule for line in issued("digits_mlp", input_norm=1.0).certificate.lines}
+    needed = found.derived.needed(found.scope.trained, lipschitz=True)
+    assert {line.rule for line in needed.lines} - kept == {"fact/zero"}
 
 
 def test_what_is_proved_for_a_set_does_not_depend_on_the_weights() -> None:
