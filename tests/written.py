@@ -13,15 +13,17 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
+from lipcert.core.lower.lower import lower
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph, Node, Operand, example
-from lipcert.importer.model import ImportedModel, Verification
+from lipcert.importer.model import ImportedModel, Reading, Verification, stored_model
 
 
 def model_of(graph: Graph) -> ImportedModel:
     """The graph as if it had been imported from a file that says the same in float64."""
     path = file_of(_Writer(graph).model())
-    proof = BatchProof(BatchStatus.PROVED, 0, "by hand")
-    return ImportedModel(graph, str(path), path.stem, {}, "", proof, Verification(1, 0.0), ())
+    proof, (model, _) = BatchProof(BatchStatus.PROVED, 0, "by hand"), stored_model(path)
+    reading = Reading(model, lower(model, graph.output_name), (graph.output_name,))
+    return ImportedModel(graph, str(path), reading, proof, Verification(1, 0.0), ())
 
 
 def file_of(proto: ModelProto) -> Path:

@@ -44,10 +44,10 @@ from lipcert.core.program import FloatArray, Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import rule_at, weights_in
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.domain import Domain
 from lipcert.graph.ir import JOINED, EvalLayer, Graph
-from lipcert.importer.model import ImportedModel, Reading, read_program
+from lipcert.importer.model import ImportedModel, Reading
 from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
@@ -227,7 +227,12 @@ def bounded(
     left = [name for name, item in graph.parameters.items() if item.trainable]
     check_patterns("trainable", settings.trainable, left, "parameter that the file leaves trained")
     check_domain(graph.input_shape, settings)
-    reading = read_program(model, settings.outputs)
+    reading = model.reading
+    if settings.outputs not in {(), reading.outputs}:
+        raise UsageError(
+            f"output: the model was imported for {', '.join(map(repr, reading.outputs))}; give "
+            "load_model output=settings.outputs"
+        )
     program, left_out = with_biases(graph, reading.program)
     tensors = tensors_of(graph, reading.model, program, model.scattered, left_out)
     missing = left_out - stored_tensors(reading.model).keys()

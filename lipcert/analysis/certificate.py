@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
-from lipcert.analysis.pipeline import reported, require_arguments
+from lipcert.analysis.pipeline import reported
 from lipcert.analysis.premises import delta_of
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import check_complete, check_single, measured_groups, plan_of
@@ -106,7 +106,6 @@ def certify(
         CertificationError: if the checker rejects what was derived, which is a fault of LipCert.
     """
     check_choice("certify: engine", engine, ("float", "exact"))
-    require_arguments("certify", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
     check_single("certify", settings)

@@ -47,7 +47,6 @@ from lipcert.core.program import Dense, IndexArray, Move, Op, Program, Step
 from lipcert.core.reader.records import Tensor
 from lipcert.core.window_kinds import Conv
 from lipcert.diagnostics import Diagnostic
-from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Observed
 from lipcert.graph.ir import name_of
@@ -87,7 +86,6 @@ def analyze(
         NoVerdictError: for examples that do not fit.
         UsageError, UnsupportedModelError: as `bounded` does.
     """
-    require_arguments("analyze", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)  # now, not after the work
     found = bounded(model, settings, observe)
@@ -99,18 +97,6 @@ def analyze(
         about = findings_on_examples(examples, observed, settings)
         analysis = reported(model, settings, found, observed, about)
     return replace(analysis, gates=gates.judged(**gated_numbers(analysis)))
-
-
-def require_arguments(what: str, model: object, settings: object) -> None:
-    """Raise UsageError for a path instead of a model, or for anything but settings."""
-    if not isinstance(model, ImportedModel):
-        raise UsageError(
-            f"{what}: {model!r} is not an imported model; give lipcert.load_model('model.onnx')"
-        )
-    if not isinstance(settings, Settings):
-        raise UsageError(
-            f"{what}: {settings!r} are not settings; give lipcert.Settings(input_norm=1.0), say"
-        )
 
 
 def reported(

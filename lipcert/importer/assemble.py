@@ -39,7 +39,6 @@ from lipcert.importer.model import (
     MacroLayer,
     Reading,
     Verification,
-    external_digests,
 )
 from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, needed_values
 from lipcert.importer.origins import unseen
@@ -166,17 +165,13 @@ def assemble(
     return ImportedModel(
         graph=graph,
         path=path,
-        sha256=stored.sha256,
-        opset={name or "ai.onnx": version for name, version in stored.opset.items()},
-        producer=stored.producer,
+        reading=reading,
         batch=_batch_proof(program, source),
         verification=verify(reading, program),
         diagnostics=diagnostics,
-        external=external_digests(stored),
         macros=tuple(_macros(found.model, program)),
         scattered=scattered,
         joined=frozenset(stored.initializers.keys() - held.keys()),
-        reading=reading,
         signed=provenance.signed,
     )
 

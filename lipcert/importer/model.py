@@ -1,8 +1,7 @@
 """What the importer returns: readings, imported models, and outlines of refused files.
 
 A `Reading` is the model in a file and the program that the core reads in it; bounds are of that
-program. Making one raises `ModelFileError` or `UnsupportedModelError`, with the core's code, or
-LC028 if the core does not understand the model. An `ImportedModel` is the result of an import. An
+program. An `ImportedModel` is the result of an import. An
 `Outline` lists facts about a refused file that need no understanding of its operators; it is made
 in a child process, which returns only plain text.
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -47,17 +46,14 @@ class Reading:
     program: Program
     outputs: tuple[str, ...]
 
-    @classmethod
-    def of(cls, path: Path, *outputs: str) -> Reading:
-        """Read the program behind outputs of a file."""
-        model, _ = stored_model(path)
-        names = outputs if set(outputs) <= model.computed else model.outputs[-1:]
-        return cls(model, _lowered(model, *names), names)
-
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
         """Return the reading of the same file with other numbers in some initializers."""
         model = replace(self.model, initializers={**self.model.initializers, **tensors})
-        return replace(self, model=model, program=_lowered(model, *self.outputs))
+        try:
+            return replace(self, model=model, program=lower(model, *self.outputs))
+        except Unsupported as error:
+            refusal = Refusal("LC028", "", "", str(error), _PLAIN)
+            raise UnsupportedModelError((refusal,)) from error
 
 
 def external_digests(model: Model) -> dict[str, str]:
@@ -82,14 +78,6 @@ def stored_model(path: Path) -> tuple[Model, ModelProto]:
     return model, proto
 
 
-def _lowered(model: Model, *outputs: str) -> Program:
-    try:
-        return lower(model, *outputs)
-    except Unsupported as error:
-        refusal = Refusal("LC028", "", "", str(error), _PLAIN)
-        raise UnsupportedModelError((refusal,)) from error
-
-
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The comparison of the core's program with onnxruntime on examples of the domain."""
@@ -110,48 +98,49 @@ class MacroLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedModel:
-    """A graph that was compared with the core's program, and facts about its file."""
+    """A graph that was compared with the core's program, and facts about its file.
+
+    reading: what the core reads in the file. macros: the sub-graphs of the file that were
+    understood as one op. scattered: parameters of the graph that the file holds in several tensors,
+    or in none. joined: tensors of the reading that the file holds only as parts of others. signed:
+    whether the exporter says which tensors are parameters.
+    """
 
     graph: Graph
     path: str
-    sha256: str
-    opset: Mapping[str, int]
-    producer: str
+    reading: Reading
     batch: BatchProof
     verification: Verification
     diagnostics: tuple[Diagnostic, ...]
-    external: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file with external data, by its path relative to the model's folder"""
     macros: tuple[MacroLayer, ...] = ()
-    """The sub-graphs of the file that were understood as one op."""
     scattered: frozenset[str] = frozenset()
-    """Parameters of the graph that the file holds in several tensors, or in none."""
     joined: frozenset[str] = frozenset()
-    """Tensors of the reading that the file holds only as parts of others."""
-    reading: Reading | None = None
-    """What the core reads in the file."""
     signed: bool = True
-    """Whether the exporter says which tensors are parameters."""
 
-    def has(self, reading: Reading) -> bool:
-        """Whether a reading found the imported bytes, in the file and its external data."""
-        beside = external_digests(reading.model)
-        return reading.model.sha256 == self.sha256 and beside.items() <= self.external.items()
+    @property
+    def sha256(self) -> str:
+        """The digest of the file."""
+        return self.reading.model.sha256
+
+    @property
+    def opset(self) -> Mapping[str, int]:
+        """The versions of operators by domain."""
+        return named_opset(self.reading.model)
+
+    @property
+    def producer(self) -> str:
+        """What wrote the file, as the file says."""
+        return self.reading.model.producer
+
+    @property
+    def external(self) -> dict[str, str]:
+        """The digests of files with external data, by their paths from the model's folder."""
+        return external_digests(self.reading.model)
 
 
-def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Reading:
-    """Return the program behind these outputs, by default those that the importer followed.
-
-    Raises:
-        NoVerdictError: if the file has changed since it was imported.
-    """
-    known = imported.reading
-    if known is not None and outputs in {(), known.outputs}:
-        return known
-    found = Reading.of(Path(imported.path), *(outputs or (imported.graph.output_name,)))
-    if not imported.has(found):
-        raise NoVerdictError(f"{imported.path} changed after it was imported")
-    return found
+def named_opset(model: Model) -> dict[str, int]:
+    """Return the versions of operators by domain, the standard one by its name."""
+    return {name or "ai.onnx": version for name, version in model.opset.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +182,7 @@ def outline(text: str) -> str:
     found = Outline(
         sha256=model.sha256,
         producer=model.producer,
-        opset={name or "ai.onnx": version for name, version in model.opset.items()},
+        opset=named_opset(model),
         inputs=tuple(
             f"{item.name} {'unknown shape' if item.dims is None else _listed(item.dims)}"
             for item in model.inputs

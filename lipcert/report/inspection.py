@@ -207,7 +207,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
             model.path,
             model.diagnostics,
             model.producer,
-            inputs=() if model.reading is None else model.reading.model.inputs,
+            inputs=model.reading.model.inputs,
             signed=model.signed,
         ),
         verification=model.verification,

@@ -18,7 +18,6 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.observing import findings_on_examples
-from lipcert.analysis.pipeline import require_arguments
 from lipcert.analysis.release import check_complete, check_single, plan_of
 from lipcert.core import program as p
 from lipcert.core.ledger.mechanism import MECHANISMS
@@ -476,7 +475,6 @@ def suggest(
             be rehearsed.
         UnsupportedModelError: as `bounded` does.
     """
-    require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
     check_single("suggest", settings)

@@ -63,15 +63,14 @@ class Outputs:
             UsageError: if an output does not have the examples along its first axis.
         """
         heads, reading = model.graph.heads, model.reading
-        names = (model.graph.output_name,) if reading is None else reading.model.outputs
-        chosen = names[:1] if reading is None else reading.outputs
+        names, chosen = reading.model.outputs, reading.outputs
         for head in heads:
             if head.place != Place(0):
                 raise UsageError(
                     f"training: the examples of a batch do not lie along the first axis of the "
                     f"output {head.output!r}; return it as [examples, …]"
                 )
-        return cls(tuple(names.index(name) for name in chosen), tuple(names), heads)
+        return cls(tuple(names.index(name) for name in chosen), names, heads)
 
     def joined(self, found: object) -> Tensor | None:
         """Return the part of the module's output that the loss reads; None if it is missing."""
