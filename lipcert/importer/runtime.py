@@ -22,6 +22,7 @@ from onnx.onnx_ml_pb2 import (
 from lipcert.core.reader import MAX_BYTES, Folder
 from lipcert.core.reader.model import read_parsed
 from lipcert.core.reader.records import Branch, Model, Node
+from lipcert.core.reader.scores import score_names
 from lipcert.core.reader.tensors import read_tensor
 from lipcert.importer.nodes import branches_taken
 
@@ -169,7 +170,7 @@ def _written(
 def _scores(node: NodeProto, wanted: Sequence[str]) -> Iterator[NodeProto]:
     """Yield nodes that compute the scores which `core.reader.scores` names."""
     result = node.output[1] if node.op_type == "LinearClassifier" and len(node.output) > 1 else ""
-    both, one = f"{result}.scores", f"{result}.score"
+    both, one = score_names(result)
     if result and not {both, one}.isdisjoint(wanted):
         raw = NodeProto(op_type=node.op_type, domain=node.domain, input=node.input)
         raw.output.extend([f"{both}.labels", both])

@@ -250,6 +250,13 @@ def has_halves(model: Model) -> bool:
     return not codes.isdisjoint(_HALF_CODES) or not types.isdisjoint(_HALVES)
 
 
+def halves_in(sink: Sink) -> bool:
+    """Whether the file that is read `has_halves`, which is found once."""
+    if sink.halves is None:
+        sink.halves = has_halves(sink.model)
+    return sink.halves
+
+
 def is_held(array: Array, *, halves: bool) -> bool:
     """Whether float32, and with `halves` also float16 and bfloat16, represents the numbers.
 
@@ -266,9 +273,7 @@ def is_held(array: Array, *, halves: bool) -> bool:
 
 def as_held(sink: Sink, known: Interval) -> Interval:
     """Return the same numbers, marked as inexact if a narrower type of the file may round them."""
-    if sink.halves is None:
-        sink.halves = has_halves(sink.model)
-    is_exact = not sink.halves or is_held(known.lo, halves=True)
+    is_exact = not halves_in(sink) or is_held(known.lo, halves=True)
     return known if is_exact else Interval(known.lo, known.hi.view())
 
 
@@ -340,8 +345,7 @@ def cast_like(call: Call) -> Value:
     if isinstance(value, Data):
         return value
     value.check_fixed()
-    sink = call.sink
-    halves = sink.halves = has_halves(sink.model) if sink.halves is None else sink.halves
+    halves = halves_in(call.sink)
     if not value.is_float:
         real = value.lo.astype(np.float64)
         if value.lo is not value.hi or (np.abs(real) > _EXACT).any():

@@ -36,6 +36,11 @@ _AFTER: Final = {b"NONE": "", b"LOGISTIC": "Sigmoid", b"SOFTMAX": "Softmax"}
 """The operator for each supported post_transform; the others are not defined everywhere."""
 
 
+def score_names(result: str) -> tuple[str, str]:
+    """Return the names of scores below a Sigmoid or Softmax, and of s where they are −s and s."""
+    return f"{result}.scores", f"{result}.score"
+
+
 class Translator:
     """Translates nodes. initializers: those of the model, and those made from attributes so far."""
 
@@ -97,8 +102,9 @@ class Translator:
             return None
         if rows == 2 and (matrix[0] == -matrix[1]).all() and offsets[0] == -offsets[1]:
             rows, matrix, offsets = 1, matrix[1:], offsets[1:]
-        scores = self._fresh(f"{result}.scores") if after else result
-        raw = self._fresh(f"{result}.score") if rows == 1 else scores
+        both, one = score_names(result)
+        scores = self._fresh(both) if after else result
+        raw = self._fresh(one) if rows == 1 else scores
         made = self._scores(node, matrix, offsets, raw)
         if rows == 1:
             negative = self._fresh(f"{raw}.negative")
