@@ -31,7 +31,7 @@ from lipcert.audit.records import Recording
 from lipcert.audit.trace.blobs import Blob, ExamplesKey, StoredTensor, key_path, stored_as
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch, Step
-from lipcert.audit.weight_norms import Settled, settled_weights
+from lipcert.audit.weight_norms import ReplayWeights, replay_weights
 from lipcert.core.kinds import BatchNorm
 from lipcert.core.program import FloatArray, Shape
 from lipcert.diagnostics import EXPORT
@@ -353,20 +353,20 @@ _MOST_NUMBERS: Final = 2**24
 """Largest number of weight entries that are remembered."""
 
 
-def settled_at(claims: Claims, recorded: RecordedTensors, name: str) -> Settled:
+def replay_weights_of(claims: Claims, recorded: RecordedTensors, name: str) -> ReplayWeights:
     """Return a recorded set of weights with its claims.
 
     If claims are computed anew this is slow, so results are remembered.
     """
-    return _settled_sets(claims, recorded)(recorded.first_name(name))
+    return _weight_sets(claims, recorded)(recorded.first_name(name))
 
 
 @lru_cache(maxsize=2)
-def _settled_sets(claims: Claims, recorded: RecordedTensors) -> Callable[[str], Settled]:
+def _weight_sets(claims: Claims, recorded: RecordedTensors) -> Callable[[str], ReplayWeights]:
     """Return a function from a name to the set, which remembers as many sets as fit into memory."""
     size = sum(parameter.size for parameter in claims.engine.graph.parameters.values())
     return lru_cache(maxsize=max(_MOST_NUMBERS // max(size, 1), 2))(
-        lambda name: settled_weights(claims, recorded.weights(name))
+        lambda name: replay_weights(claims, recorded.weights(name))
     )
 
 

@@ -25,11 +25,11 @@ from lipcert.audit.bounds import Claims
 from lipcert.audit.evaluator import Bench, Norms, clip_of, put
 from lipcert.audit.job import Kind, Unit
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import settled_at
+from lipcert.audit.recorded import replay_weights_of
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies, Tally
 from lipcert.audit.unit_results import UnitResult
-from lipcert.audit.weight_norms import MODEL, Settled, settled_weights
+from lipcert.audit.weight_norms import MODEL, ReplayWeights, replay_weights
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples, Readable, checked_labels
 from lipcert.measure.measured import Decision, decide
@@ -291,10 +291,10 @@ def _recent_replayer(ready: Ready, weights: str) -> Replayer:
     return _replayer(ready, _settled(ready, weights), weights)
 
 
-def _settled(ready: Ready, weights: str) -> Settled:
+def _settled(ready: Ready, weights: str) -> ReplayWeights:
     if ready.recorded is None or weights == MODEL:
-        return settled_weights(ready.claims, None)
-    return settled_at(ready.claims, ready.recorded, weights)
+        return replay_weights(ready.claims, None)
+    return replay_weights_of(ready.claims, ready.recorded, weights)
 
 
 def _attacked(ready: Ready, unit: Unit, observe: Progress | None) -> Iterator[Findings]:
@@ -317,12 +317,12 @@ def _attacked(ready: Ready, unit: Unit, observe: Progress | None) -> Iterator[Fi
     )
     for number, proposal in enumerate(found, start=1):
         moved = proposal.weights
-        at = given if moved is None else settled_weights(ready.claims, moved)
+        at = given if moved is None else replay_weights(ready.claims, moved)
         replayer = _replayer(ready, at, f"attack {number} from {unit.weights}")
         yield replayer.replay(proposal.examples, 0, len(proposal.examples))
 
 
-def _replayer(ready: Ready, at: Settled, name: str) -> Replayer:
+def _replayer(ready: Ready, at: ReplayWeights, name: str) -> Replayer:
     job = ready.job
     return Replayer(
         at.claims,

@@ -3,7 +3,7 @@
 An `Excess` is computed for every constrained parameter and every op that uses it. Invariant: the
 norm lies between the two ends; what the rounding of a projection explains is stated with them. The
 upper end of an operator norm is what the core proves, the lower end comes from one vector. Only
-what rounding left outside of a constraint is scaled down into it (`settled_weights`).
+what rounding left outside of a constraint is scaled down into it (`replay_weights`).
 
 Proof of the lower end: ‖T‖ ≥ ‖Tv‖/‖v‖ for every v ≠ 0. Each entry of the computed Tv is a sum of at
 most n products, n the number of entries of v, so it is off by at most γ_n·(|T||v|), in any order of
@@ -134,7 +134,7 @@ def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Settled:
+class ReplayWeights:
     """Weights to replay, None for those of the file, and the claims that apply to them.
 
     admissible: whether the bounds apply to these weights.
@@ -145,7 +145,7 @@ class Settled:
     admissible: bool
 
 
-def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) -> Settled:
+def replay_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) -> ReplayWeights:
     """Return the weights that a run would use in place of these, with the claims that apply to
     them.
 
@@ -160,7 +160,7 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
     settings, graph = claims.settings, claims.engine.graph
     admissible = weights is None or bounds_hold_at(claims, weights)
     if settings.scope != "constraint-set" and not settings.is_stepwise:
-        return Settled(weights, claims, admissible)
+        return ReplayWeights(weights, claims, admissible)
     clips = settings.is_stepwise and weights is None
     known = parameters_of(graph) if weights is None else weights
     found = dict(known)
@@ -173,7 +173,7 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
         scaled = known[excess.parameter] * ((1.0 - 2.0**-40) / excess.upper)
         before = found[excess.parameter]
         found[excess.parameter] = min(before, scaled, key=lambda w: float(np.abs(w).max()))
-    return Settled(found, claims if weights is None else claims_at(claims, found), admissible)
+    return ReplayWeights(found, claims if weights is None else claims_at(claims, found), admissible)
 
 
 def bounds_hold_at(claims: Claims, weights: Mapping[str, FloatArray]) -> bool:

@@ -151,10 +151,10 @@ def _refusal_lines(refusals: tuple[Refusal, ...]) -> list[str]:
     """Return every reason, once if many nodes share it; a single refusal in its own words."""
     if len(refusals) < 2:
         return [str(refusal) for refusal in refusals]
-    from lipcert.report.document import refusals_told
+    from lipcert.report.document import refusal_lines
 
     lines = []
-    for line in refusals_told(refusals):
+    for line in refusal_lines(refusals):
         where = f"{line.where}: " if line.where else ""
         remedy = f". Remedy: {line.remedy}" if line.remedy else ""
         lines.append(f"[{line.label[0]}] {where}{line.what}{remedy}")

@@ -33,7 +33,7 @@ from lipcert.report.ci import (
     gate_sentence,
     gate_statements,
 )
-from lipcert.report.document import csv_text, diagnostics_told
+from lipcert.report.document import csv_text, diagnostic_lines
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.privacy import comparison_rows, privacy_promise
 from lipcert.settings.gates import GateOutcome, worst_of
@@ -141,7 +141,7 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             ("Where the bound is lost: largest stretch", stretches(analysis)),
             ("Largest shares of G²", _largest(largest)),
             ("Largest shares of the noise energy", _largest(noise)),
-            ("Diagnostics", doc.Findings(diagnostics_told(analysis.diagnostics))),
+            ("Diagnostics", doc.Findings(diagnostic_lines(analysis.diagnostics))),
         ),
         word=_word(analysis),
     )

@@ -34,7 +34,7 @@ from lipcert.report.audit_findings import (
     rank,
 )
 from lipcert.report.ci import CiReport, gate_sentence, gate_statements
-from lipcert.report.document import Line, told_once
+from lipcert.report.document import Line, merged_lines
 from lipcert.settings.gates import GateOutcome
 from lipcert.text.numbers import (
     at_most,
@@ -94,7 +94,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
     """Return an audit as a document; tables have at most `most` rows."""
     tone = TONES[report.verdict]
     use = report.usefulness
-    lines = told_once(
+    lines = merged_lines(
         Line(
             (item.level.value, item.code),
             f"{item.kind} {item.place}" if item.place else "",

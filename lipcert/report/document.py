@@ -40,24 +40,24 @@ class Line:
     remedy: str
 
 
-def diagnostics_told(diagnostics: Iterable[Diagnostic]) -> tuple[Line, ...]:
+def diagnostic_lines(diagnostics: Iterable[Diagnostic]) -> tuple[Line, ...]:
     """Return diagnostics as lines, errors first; their labels are (level, code)."""
     ordered = sorted(diagnostics, key=lambda found: _ORDER.index(found.level))
-    return told_once(
+    return merged_lines(
         Line((found.level.value, found.code), found.node, found.message, found.remedy)
         for found in ordered
     )
 
 
-def refusals_told(refusals: Iterable[Refusal]) -> tuple[Line, ...]:
+def refusal_lines(refusals: Iterable[Refusal]) -> tuple[Line, ...]:
     """Return the reasons why a model is refused as lines; their labels are (code,)."""
-    return told_once(
+    return merged_lines(
         Line((refusal.code,), _place(refusal), refusal.reason, refusal.remedy)
         for refusal in refusals
     )
 
 
-def told_once(lines: Iterable[Line]) -> tuple[Line, ...]:
+def merged_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Join lines with one label and remedy into one, which names some places and counts them.
 
     Findings without a place or a remedy are joined only if they are equal.

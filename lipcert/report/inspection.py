@@ -19,7 +19,7 @@ from lipcert.graph.ir import BatchProof, EvalLayer, Graph, Node
 from lipcert.importer.model import ImportedModel, MacroLayer, Outline, Verification
 from lipcert.report import document as doc
 from lipcert.report.analysis import kept_rows
-from lipcert.report.document import Commands, Listing, diagnostics_told, refusals_told
+from lipcert.report.document import Commands, Listing, diagnostic_lines, refusal_lines
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.text.numbers import counted, shape_text
 
@@ -278,7 +278,7 @@ def inspection_document(inspection: Inspection) -> doc.Document:
     """Return an inspection as a document."""
     answers = [doc.Answer(inspection.path, doc.Tone.SUBJECT)]
     export = ("Export", *(() if inspection.export is None else inspection.export.told()))
-    diagnostics = ("Diagnostics", doc.Findings(diagnostics_told(inspection.diagnostics)))
+    diagnostics = ("Diagnostics", doc.Findings(diagnostic_lines(inspection.diagnostics)))
     if not inspection.refusals:
         return doc.Document(
             "LipCert inspection",
@@ -296,7 +296,7 @@ def inspection_document(inspection: Inspection) -> doc.Document:
     answers.append(
         doc.Answer(f"refused, for {counted(len(inspection.refusals), 'reason')}", doc.Tone.BAD)
     )
-    reasons = doc.Findings(refusals_told(inspection.refusals))
+    reasons = doc.Findings(refusal_lines(inspection.refusals))
     more = doc.explained(min(refusal.code for refusal in inspection.refusals))
     return doc.Document(
         "LipCert inspection",

@@ -64,7 +64,7 @@ from lipcert.training.ledger import Ledger
 from lipcert.training.ledger_file import LedgerHeader
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
-from lipcert.training.modes import Rest
+from lipcert.training.modes import EvalMode
 from lipcert.training.network import Example, TrainedNetwork, trained_network
 from lipcert.training.private import (
     CERTIFICATE,
@@ -177,7 +177,7 @@ def make_private(
         )
         stage = staging.enter_context(_staged(place if resume and world.is_first else None))
         failing = staging.enter_context(ExitStack())
-        rest = _hooked(failing, Rest(model))
+        eval_mode = _hooked(failing, EvalMode(model))
         world.agree("the mechanism, the plan or the optimizer",
                     repr((mechanism, run, options_of(optimizer), folder is None,
                           record_every is None)))  # fmt: skip
@@ -193,7 +193,7 @@ def make_private(
         moves = settings.scope == "point"
         if place is not None and not moves:
             calibration = _certified(network, calibration, stage, world)
-        enforcement = enforced(network, calibration, mechanism, rest.parts)
+        enforcement = enforced(network, calibration, mechanism, eval_mode.parts)
         for handle in enforcement.handles:
             _hooked(failing, handle)
         require_gradients(network, calibration.bounds.graph, training=True)
@@ -209,7 +209,7 @@ def make_private(
         header = _header(calibration, network, mechanism, run, seed)
         ledger = failing.enter_context(_ledger(place, header, world))
         parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
-                       world, place, shown, rest, failing)  # fmt: skip
+                       world, place, shown, eval_mode, failing)  # fmt: skip
         private = _wired(parts, x, seed, max_physical_batch)
         if place is not None:
             _write_down(private, place, record_every, store_data=record_data, resume=resume)
@@ -236,7 +236,7 @@ class _Parts:
     world: World
     place: Path | None
     progress: ProgressReport
-    rest: Rest
+    eval_mode: EvalMode
     failing: ExitStack
 
 
@@ -284,7 +284,7 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
     guard = StepGuard(parts.network.module, parts.trained, parts.calibration.settings, sameness)
     own = parts.enforcement.forward if parts.model is parts.network.module else None
     hooks = _hooked(
-        parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.rest), instead=own)
+        parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.eval_mode), instead=own)
     )
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done, is_alone=world.ranks == 1)

@@ -71,8 +71,8 @@ def resting(module: nn.Module) -> frozenset[nn.Module]:
     )
 
 
-class Rest:
-    """Keeps the resting parts of a module in evaluation mode, from now until `remove`.
+class EvalMode:
+    """Keeps parts of a module in evaluation mode, from now until `remove`.
 
     Until then a trained table leaves out no row of padding: no file says which row that is, and the
     noise of a run moves all of them.

@@ -27,8 +27,8 @@ from lipcert.report.document import (
     Column,
     Document,
     Section,
-    diagnostics_told,
-    refusals_told,
+    diagnostic_lines,
+    refusal_lines,
     table,
 )
 from lipcert.report.sources import joined, read_source, study_report
@@ -258,13 +258,13 @@ def test_programs_are_told_of_each() -> None:
 
 
 def test_few_places_are_all_named() -> None:
-    (line,) = diagnostics_told([lost(1), lost(2)])
+    (line,) = diagnostic_lines([lost(1), lost(2)])
     assert line.where == "layer1.weight, layer2.weight (2 in all)"
     assert line.what == "a norm has no bound"
 
 
 def test_other_reasons_with_the_same_remedy_are_similar() -> None:
-    (line,) = diagnostics_told([lost(1), lost(2, "another norm has no bound")])
+    (line,) = diagnostic_lines([lost(1), lost(2, "another norm has no bound")])
     assert line.what == "a norm has no bound; similar for the rest"
 
 
@@ -279,12 +279,12 @@ def test_other_reasons_with_the_same_remedy_are_similar() -> None:
     ids=["remedy", "level", "code", "of the model"],
 )
 def test_what_differs_stays_apart(other: Diagnostic) -> None:
-    assert len(diagnostics_told([lost(1), other])) == 2
+    assert len(diagnostic_lines([lost(1), other])) == 2
 
 
 def test_findings_without_a_place_are_joined_where_they_are_the_same() -> None:
     one, other = replace(lost(1), node=""), replace(lost(1, "another"), node="")
-    assert [line.what for line in diagnostics_told([one, other, one])] == [
+    assert [line.what for line in diagnostic_lines([one, other, one])] == [
         "a norm has no bound (2 times)",
         "another",
     ]
@@ -292,7 +292,7 @@ def test_findings_without_a_place_are_joined_where_they_are_the_same() -> None:
 
 def test_errors_come_first() -> None:
     error = Diagnostic("LC401", Level.ERROR, "", "wrong", "repair")
-    assert [line.label for line in diagnostics_told([lost(1), error])] == [
+    assert [line.label for line in diagnostic_lines([lost(1), error])] == [
         ("error", "LC401"),
         ("warning", "LC102"),
     ]
@@ -307,4 +307,4 @@ def test_a_refusal_of_many_nodes_is_one_line() -> None:
     assert shown.count("LC003") == 2  # the reason, and how to read more about it
     assert "node 'loop0' (Loop), node 'loop1' (Loop)" in shown
     assert "(27 in all): loops are not supported" in shown
-    assert len(refusals_told(reasons)) == 1
+    assert len(refusal_lines(reasons)) == 1

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
+from lipcert.audit.attack.ascent import Best, Rows, SearchSpace, climb, starting_rows
 from lipcert.audit.attack.labels import label_set
 from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
@@ -70,22 +70,22 @@ def proposals(
     labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
     domain = engine.domain.window()
     field = Field(claims, weights, device)
-    ground = Ground(field, domain, labels, np.random.default_rng(seed))
+    space = SearchSpace(field, domain, labels, np.random.default_rng(seed))
     best = Best(field.objectives)
     x = np.asarray(start.x, dtype=np.float64)
     own = checked_labels(engine.loss, start.y, engine.graph.output_shape)
-    rows = starting_rows(ground, (x, own), best, _ROWS)
+    rows = starting_rows(space, (x, own), best, _ROWS)
     observed = partial(_observed, observe, "examples", steps)
-    climb(ground, rows, best, steps, observed)
+    climb(space, rows, best, steps, observed)
     if movable is None or movable.contains(field.weights):
         yield _proposal(domain, best.rows(), None)
     if movable is None:
         return
-    starts = weight_starts(ground, movable, best.rows())
+    starts = weight_starts(space, movable, best.rows())
     for objective in range(field.objectives):
         observed = partial(_observed, observe, f"weights for {_name(claims, objective)}", steps)
         first = max(starts, key=lambda start, k=objective: start.best.norms[k])  # type: ignore[misc]
-        moved, found = climb_weights(ground, movable, first, (objective, steps), observed)
+        moved, found = climb_weights(space, movable, first, (objective, steps), observed)
         yield _proposal(domain, found, moved)
 
 

@@ -109,8 +109,8 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ground:
-    """Where rows climb: the field, the sets of examples and of labels, and a random generator."""
+class SearchSpace:
+    """What an attack may choose: a field of norms, sets of examples and labels, random numbers."""
 
     field: Field
     domain: Domain
@@ -119,7 +119,7 @@ class Ground:
 
 
 def climb(
-    ground: Ground,
+    space: SearchSpace,
     rows: Rows,
     best: Best,
     rounds: int,
@@ -131,17 +131,17 @@ def climb(
     Half of the rows begin with leaps to far points of the domain, where norms, being convex, tend
     to be largest. A row that is stuck continues near the best example of its objective.
     """
-    at, slopes = rows, ground.field.slopes(rows.x, rows.labels, rows.wanted)
+    at, slopes = rows, space.field.slopes(rows.x, rows.labels, rows.wanted)
     best.meet(at.x, at.labels, slopes.norms)
     heights, sizes = _heights(slopes, at), _StepSizes.of(len(rows))
     steps = sizes.first
     for round_ in range(1, rounds):
         stuck = steps < _SHORTEST
-        trial = _uphill(ground, at, slopes, steps)
+        trial = _uphill(space, at, slopes, steps)
         for row in np.flatnonzero(stuck):
             trial.x[row], trial.labels[row] = best.example(int(at.wanted[row]))
-        trial.x[stuck] = _jolted(ground, trial.x[stuck], sizes.jolt[stuck])
-        after = ground.field.slopes(trial.x, trial.labels, trial.wanted)
+        trial.x[stuck] = _jolted(space, trial.x[stuck], sizes.jolt[stuck])
+        after = space.field.slopes(trial.x, trial.labels, trial.wanted)
         best.meet(trial.x, trial.labels, after.norms)
         found = _heights(after, trial)
         better = (found > heights) | stuck
@@ -159,26 +159,26 @@ def _heights(slopes: Slopes, rows: Rows) -> FloatArray:
     return np.asarray(np.where(np.isnan(found), np.inf, found))
 
 
-def _uphill(ground: Ground, rows: Rows, slopes: Slopes, steps: FloatArray) -> Rows:
+def _uphill(space: SearchSpace, rows: Rows, slopes: Slopes, steps: FloatArray) -> Rows:
     length = lengths(slopes.x)
     flat = length <= _FLAT
-    factors = np.where(flat, 0.0, steps * ground.domain.width / np.where(flat, 1.0, length))
+    factors = np.where(flat, 0.0, steps * space.domain.width / np.where(flat, 1.0, length))
     factors = factors.reshape(-1, *[1] * (rows.x.ndim - 1))
     moved = [
-        ground.labels.moved(label, slope, step)
+        space.labels.moved(label, slope, step)
         for label, slope, step in zip(rows.labels, slopes.labels, steps, strict=True)
     ]
-    x = ground.domain.projected(rows.x + factors * slopes.x)
+    x = space.domain.projected(rows.x + factors * slopes.x)
     return Rows(x, np.stack(moved), rows.wanted)
 
 
-def _jolted(ground: Ground, x: FloatArray, shares: FloatArray) -> FloatArray:
+def _jolted(space: SearchSpace, x: FloatArray, shares: FloatArray) -> FloatArray:
     """Move each example part of the way towards a random one."""
     if not len(x):
         return x
-    elsewhere = ground.domain.drawn(len(x) + 1, ground.random)[1:].reshape(x.shape)
+    elsewhere = space.domain.drawn(len(x) + 1, space.random)[1:].reshape(x.shape)
     moved = x + shares.reshape(-1, *[1] * (x.ndim - 1)) * (elsewhere - x)
-    return ground.domain.projected(moved)
+    return space.domain.projected(moved)
 
 
 def _put(old: Rows, new: Rows, where: _Mask) -> Rows:
@@ -194,21 +194,21 @@ def _put_slopes(old: Slopes, new: Slopes, where: _Mask) -> Slopes:
 
 
 def starting_rows(
-    ground: Ground, given: tuple[FloatArray, Labels], best: Best, per_objective: int
+    space: SearchSpace, given: tuple[FloatArray, Labels], best: Best, per_objective: int
 ) -> Rows:
     """Return the best pairs of an example and a label among given, farther and random examples.
 
     given: examples and their own labels; all of them are tried with those labels.
     """
-    field, domain, random = ground.field, ground.domain, ground.random
+    field, domain, random = space.field, space.domain, space.random
     x, own = domain.projected(given[0]), given[1]
     if len(x):
         best.meet(x, own, field.norms(x, own))
     drawn = domain.drawn(max(len(x), 32), random).reshape(-1, *x.shape[1:])
     examples = np.concatenate([x, domain.farthest(x), drawn])
-    choices = len(ground.labels.promising(field.logits(examples[:1]), random))
+    choices = len(space.labels.promising(field.logits(examples[:1]), random))
     examples = _spread(examples, max(_TRIED // choices, per_objective))
-    tried = ground.labels.promising(field.logits(examples), random)
+    tried = space.labels.promising(field.logits(examples), random)
     pairs, targets = np.concatenate([examples] * len(tried)), np.concatenate(tried)
     sources = np.tile(np.arange(len(examples)), len(tried))
     norms = field.norms(pairs, targets)

@@ -15,7 +15,7 @@ import numpy as np
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.premises import constraints_of
-from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
+from lipcert.audit.attack.ascent import Best, Rows, SearchSpace, climb, starting_rows
 from lipcert.audit.bounds import Claims
 from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper, plain_norm
 from lipcert.core.interval import norm_up
@@ -218,18 +218,18 @@ class WeightStart:
     best: Best
 
 
-def weight_starts(ground: Ground, held: WeightSet, examples: Rows) -> list[WeightStart]:
+def weight_starts(space: SearchSpace, held: WeightSet, examples: Rows) -> list[WeightStart]:
     """Return the given weights, the same farther out, and aligned ones if they are known."""
-    own = ground.field.weights
+    own = space.field.weights
     weights = [held.projected(own), held.projected(held.stretched(own))]
     aligned = held.aligned()
     if aligned:
         weights.append(held.projected({**own, **aligned}))
-    return [_start(ground, held.settled(found), examples) for found in weights]
+    return [_start(space, held.settled(found), examples) for found in weights]
 
 
 def climb_weights(
-    ground: Ground,
+    space: SearchSpace,
     held: WeightSet,
     start: WeightStart,
     climbed: tuple[int, int],
@@ -240,13 +240,13 @@ def climb_weights(
 
     climbed: the objective, and the number of steps of its weights.
     """
-    (objective, steps), field = climbed, ground.field
+    (objective, steps), field = climbed, space.field
     weights, best = start.weights, start.best
     field.at(weights)
     rows = start.rows.chosen(start.rows.wanted == objective).chosen(np.arange(_ROWS))
     length = 1.0
     for step in range(steps):
-        rows, best = _examples(ground, rows, objective)
+        rows, best = _examples(space, rows, objective)
         x, label = best.example(objective)
         slopes = field.weight_slopes(x, label, objective, held.movable)
         trial = held.projected(_moved(weights, slopes, length))
@@ -261,24 +261,24 @@ def climb_weights(
             break
     weights = held.settled(weights)
     field.at(weights)
-    found = _examples(ground, rows, objective)[1]
+    found = _examples(space, rows, objective)[1]
     if found.norms[objective] < start.best.norms[objective]:
         return start.weights, start.best.rows()
     return weights, found.rows()
 
 
-def _start(ground: Ground, weights: Weights, examples: Rows) -> WeightStart:
-    ground.field.at(weights)
-    best = Best(ground.field.objectives)
-    rows = starting_rows(ground, (examples.x, examples.labels), best, _ROWS)
+def _start(space: SearchSpace, weights: Weights, examples: Rows) -> WeightStart:
+    space.field.at(weights)
+    best = Best(space.field.objectives)
+    rows = starting_rows(space, (examples.x, examples.labels), best, _ROWS)
     return WeightStart(weights, rows, best)
 
 
-def _examples(ground: Ground, rows: Rows, objective: int) -> tuple[Rows, Best]:
+def _examples(space: SearchSpace, rows: Rows, objective: int) -> tuple[Rows, Best]:
     """Take a few steps of the examples at the present weights; the best example becomes the first
     row."""
-    best = Best(ground.field.objectives)
-    rows = climb(ground, rows, best, _BURST)
+    best = Best(space.field.objectives)
+    rows = climb(space, rows, best, _BURST)
     rows.x[0], rows.labels[0] = best.example(objective)
     return rows, best
 

@@ -33,7 +33,7 @@ from lipcert.audit.checks.recorded_run import (
 )
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Step
-from lipcert.audit.weight_norms import Settled
+from lipcert.audit.weight_norms import ReplayWeights
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
 from lipcert.measure.measured import Measured, decide, joint, largest_of
@@ -144,7 +144,7 @@ def _require_agreement(
 
 
 def _claimed(
-    at: Settled,
+    at: ReplayWeights,
     batch: Batch,
     found: Mapping[str, Measured],
     divisor: float,

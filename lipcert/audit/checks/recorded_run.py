@@ -24,13 +24,13 @@ import numpy.typing as npt
 
 from lipcert.analysis.release import known_plan, planned_multiplier
 from lipcert.audit.bounds import Claims
-from lipcert.audit.recorded import Match, RecordedTensors, settled_at, step_name
+from lipcert.audit.recorded import Match, RecordedTensors, replay_weights_of, step_name
 from lipcert.audit.records import Check, CheckReport, EpsilonInterval, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch as RecordedBatch
 from lipcert.audit.trace.records import Declaration, Noise, Reduction, Step
-from lipcert.audit.weight_norms import Settled
+from lipcert.audit.weight_norms import ReplayWeights
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Readable, checked_labels
 from lipcert.graph.ir import Graph
@@ -154,10 +154,10 @@ class RecordedRun:
         """Return weights by the graph's names."""
         return self.tensors.weights(name)
 
-    def settled(self, name: str) -> Settled:
+    def settled(self, name: str) -> ReplayWeights:
         """Return weights, scaled into their constraints if only rounding left them outside, and
         claims."""
-        return settled_at(self.claims, self.tensors, name)
+        return replay_weights_of(self.claims, self.tensors, name)
 
 
 Finding: TypeAlias = CheckReport | EpsilonInterval | str

@@ -34,7 +34,7 @@ from lipcert.audit.checks.recorded_run import (
 from lipcert.audit.checks.sampling import sampled, stated_sampling
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
-from lipcert.audit.weight_norms import Settled
+from lipcert.audit.weight_norms import ReplayWeights
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.claims import effective_multiplier, sensitivity_up
 from lipcert.privacy.plan import Sampling
@@ -269,14 +269,16 @@ def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
         )
 
 
-def _at_weights(run: RecordedRun, settled: Settled, step: Step, sigma: float) -> float | str | None:
+def _at_weights(
+    run: RecordedRun, at: ReplayWeights, step: Step, sigma: float
+) -> float | str | None:
     """Return the multiplier at these weights, by the tightest norms if others do not suffice."""
     where = run.name(step)
-    found = _multiplier(run, settled.claims, step, where)
-    if not isinstance(found, float) or not _falls_short(found, sigma) or settled.weights is None:
+    found = _multiplier(run, at.claims, step, where)
+    if not isinstance(found, float) or not _falls_short(found, sigma) or at.weights is None:
         return found
     tightest = replace(run.settings, tier="tight")
-    return _multiplier(run, bounded_at(settled.claims, settled.weights, tightest), step, where)
+    return _multiplier(run, bounded_at(at.claims, at.weights, tightest), step, where)
 
 
 def _multiplier(
