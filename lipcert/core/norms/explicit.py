@@ -2,9 +2,7 @@
 
 The float engine takes the matrix in strips, of which most are alike. It stands row upon row in
 them. The rows of a strip are zero but for some neighbouring columns, and the same strip may occur
-many times, each time further on. Nothing else of T is ever held: AᵀA, what is taken from it and its
-triangular factor are kept in panels of columns, from the diagonal down to the last row that any
-strip joins with the panel or with one before it.
+many times, each time further on. T itself is never held, and AᵀA is zero outside of a band.
 """
 
 from __future__ import annotations
@@ -13,19 +11,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.norms.claim import FloatMatrix, NormCheck
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.float_engine import norm_at_most_float
-from lipcert.core.norms.residual import ETA, U, gamma, norm, square_sum
+from lipcert.core.norms.float_engine import gram_at_most, norm_at_most_float
+from lipcert.core.norms.residual import ETA, square_sum
 from lipcert.core.program import IndexArray
-
-PANEL: Final = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,14 +34,10 @@ def strips_at_most_float(strips: Sequence[Strip], columns: int, claim: float) ->
     """Whether ‖T‖₂ ≤ claim could be proved of the matrix of these strips.
 
     ValueError for a claim that is not a bound, or numbers that are not finite.
-    Proof. That of `float_engine`, step by step, with three remarks. (1) An entry of AᵀA is the sum,
-    over the strips that meet its row and its column, of inner products of columns of a strip: a sum
-    of at most m products in some order, and 0 where no strip meets both. That the product of a
-    strip by itself is formed once, and added wherever the strip occurs, changes no order. (2) With
-    the panels L_k of the factor, a panel of LLᵀ is Σ_j L_j·(rows of L_j that are the columns of the
-    panel)ᵀ over the panels j ≤ k that reach it: sums of at most as many products as these have
-    columns. (3) Panels hold the part on and below their diagonal blocks; in norms of symmetric
-    matrices what is below counts twice.
+    Proof. That of `float_engine`: an entry of AᵀA is the sum, over the strips that meet its row and
+    its column, of inner products of columns of a strip: a sum of at most m products in some order,
+    and 0 where no strip meets both. That the product of a strip by itself is formed once, and added
+    wherever the strip occurs, changes no order.
     """
     spend()
     if not (math.isfinite(claim) and claim >= 0.0):
@@ -66,112 +56,14 @@ def strips_at_most_float(strips: Sequence[Strip], columns: int, claim: float) ->
     )
     if frobenius <= target:
         return True
-    gram = _Panels.gram(scaled, columns)
-    gram_error = gamma(count) * frobenius + 4 * count * columns**2 * ETA
-    level = float(target - 2 * (gram_error + gamma(columns) * columns))
-    below = gram.below(level)
-    rest = below.unexplained()
-    error = gram_error + U * norm(*below.twice())
-    return rest is not None and Fraction(level) + rest + error <= target
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Panels:
-    """A symmetric matrix. panels: columns edges[k] to edges[k + 1], rows from edges[k] on."""
-
-    edges: tuple[int, ...]
-    panels: tuple[FloatMatrix, ...]
-
-    @classmethod
-    def gram(cls, strips: Sequence[Strip], columns: int) -> _Panels:
-        """The sum of the products of all strips by themselves."""
-        edges = (*range(0, columns, PANEL), columns)
-        reach = np.zeros(columns, dtype=np.int64)
-        for strip in strips:
-            for start in strip.starts:
-                reach[start] = max(reach[start], start + strip.rows.shape[1])
-        reach = np.maximum.accumulate(reach)
-        panels = tuple(
-            np.zeros((max(int(reach[stop - 1]), stop) - start, stop - start))
-            for start, stop in pairwise(edges)
-        )
-        for strip in strips:
-            spend()
-            product = strip.rows.T @ strip.rows
-            for start in strip.starts:
-                _add(panels, edges, start, product)
-        for panel in panels:
-            top = panel[: panel.shape[1]]
-            top[:] = np.tril(top) + np.tril(top, -1).T
-        return cls(edges, panels)
-
-    def below(self, level: float) -> _Panels:
-        """level·I minus this."""
-        panels = []
-        for panel in self.panels:
-            rest = -panel
-            np.einsum("ii->i", rest[: rest.shape[1]])[:] += level
-            panels.append(rest)
-        return _Panels(self.edges, tuple(panels))
-
-    def twice(self) -> Iterator[FloatMatrix]:
-        """Parts that hold every entry of the symmetric matrix once."""
-        for panel in self.panels:
-            width = panel.shape[1]
-            yield panel[:width]
-            yield panel[width:]
-            yield panel[width:]
-
-    def unexplained(self) -> Fraction | None:
-        """An upper bound of ‖B − LLᵀ‖₂ for some lower triangular L, None for no such L."""
-        factor: list[FloatMatrix] = []
-        rests: list[FloatMatrix] = []
-        terms = 0
-        for number, panel in enumerate(self.panels):
-            spend()
-            width = panel.shape[1]
-            known, used = self._known(factor, number)
-            rest = panel - known
-            try:
-                top = np.linalg.cholesky(rest[:width])
-            except np.linalg.LinAlgError:
-                return None
-            own = np.concatenate((top, np.linalg.solve(top, rest[width:].T).T))
-            if not (
-                np.abs(own) <= 1.0
-            ).all():  # a factor of B, whose diagonal is below 1, is smaller
-                return None
-            terms = max(terms, used + width)
-            rests.append(panel - (known + own @ top.T))
-            factor.append(own)
-        size = self.edges[-1]
-        measured = norm(*_Panels(self.edges, tuple(rests)).twice())
-        product_error = gamma(terms) * square_sum(*factor) + 4 * size**3 * ETA
-        return measured + product_error + U * measured + 2 * size * ETA
-
-    def _known(self, factor: Sequence[FloatMatrix], number: int) -> tuple[FloatMatrix, int]:
-        """A panel of LLᵀ, as far as it comes from panels before it; and from how many columns."""
-        start, stop = self.edges[number : number + 2]
-        known, used = np.zeros_like(self.panels[number]), 0
-        for edge, before in zip(self.edges, factor, strict=False):
-            rows = before[start - edge :]
-            if len(rows):
-                top = rows[: stop - start]
-                known[: len(rows), : len(top)] += rows @ top.T
-                used += before.shape[1]
-        return known, used
-
-
-def _add(
-    panels: Sequence[FloatMatrix], edges: Sequence[int], start: int, product: FloatMatrix
-) -> None:
-    """Put a square on the diagonal, from one column on."""
-    stop = start + len(product)
-    for number in range(start // PANEL, -(-stop // PANEL)):
-        edge = edges[number]
-        first, last = max(edge, start), min(edges[number + 1], stop)
-        part = product[first - start :, first - start : last - start]
-        panels[number][first - edge : stop - edge, first - edge : last - edge] += part
+    gram = np.zeros((columns, columns))
+    for strip in scaled:
+        spend()
+        product = strip.rows.T @ strip.rows
+        for start in strip.starts:
+            stop = start + len(product)
+            gram[start:stop, start:stop] += product
+    return gram_at_most(gram, count, frobenius, target)
 
 
 def explicit_at_most(conv: Convolution, claim: float, check: NormCheck) -> bool:

@@ -51,9 +51,19 @@ def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
     if frobenius <= target:
         return True
     G: FloatMatrix = sum((part.T @ part for part in _parts(found)), np.zeros((columns, columns)))
+    return gram_at_most(G, rows, frobenius, target)
+
+
+def gram_at_most(G: FloatMatrix, rows: int, frobenius: Fraction, target: Fraction) -> bool:
+    """Whether ‖A‖² ≤ target could be proved from G = fl(AᵀA).
+
+    rows: of A; frobenius ≥ ‖A‖_F².
+    """
+    columns = len(G)
     gram_error = gamma(rows) * frobenius + 4 * rows * columns**2 * ETA
     level = float(target - 2 * (gram_error + gamma(columns) * columns))
-    B: FloatMatrix = level * np.eye(columns) - G
+    B = -G
+    np.einsum("ii->i", B)[:] += level
     rest = unexplained(B)
     error = gram_error + U * norm(B)
     return rest is not None and Fraction(level) + rest + error <= target

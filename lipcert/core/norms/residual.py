@@ -20,6 +20,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.budget import spend
+from lipcert.core.interval import largest_magnitude
 from lipcert.core.norms.claim import FloatMatrix
 
 _COLUMNS: Final = 192
@@ -69,29 +70,23 @@ def unexplained(B: FloatMatrix) -> Fraction | None:
     """
     n = len(B)
     L = lower_factor(B)
-    if (
-        L is None or not (np.abs(L) <= 1.0).all()
-    ):  # a factor of B, whose diagonal is below 1, has no such entry
+    if L is None or not largest_magnitude(L) <= 1.0:  # as the diagonal of B is below 1
         return None
     product, terms = _times_transpose(L)
-    measured = norm(B - product)
+    measured = norm(np.subtract(B, product, out=product))
     product_error = gamma(terms) * square_sum(L) + 4 * n**3 * ETA
     return measured + product_error + U * measured + 2 * n * ETA
 
 
-def norm(*arrays: FloatMatrix) -> Fraction:
-    """An upper bound of the Frobenius norm of all of them together."""
-    return Fraction(sqrt_up(square_sum(*arrays)))
+def norm(array: FloatMatrix) -> Fraction:
+    """An upper bound of the Frobenius norm."""
+    return Fraction(sqrt_up(square_sum(array)))
 
 
-def square_sum(*arrays: FloatMatrix) -> Fraction:
-    """An upper bound of Σ v² over all of them: (fl(Σv²) + 2Nη)/(1 − γ_N), in any order."""
-    size, computed = 0, 0.0
-    for array in arrays:
-        flat = array.ravel(order="K")
-        size += flat.size
-        computed += float(np.dot(flat, flat))
-    return (Fraction(computed) + 2 * size * ETA) / (1 - gamma(size))
+def square_sum(array: FloatMatrix) -> Fraction:
+    """An upper bound of Σ v² over all entries: (fl(Σv²) + 2Nη)/(1 − γ_N), in any order."""
+    flat, size = array.ravel(order="K"), array.size
+    return (Fraction(float(np.dot(flat, flat))) + 2 * size * ETA) / (1 - gamma(size))
 
 
 def gamma(terms: int) -> Fraction:
