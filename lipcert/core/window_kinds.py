@@ -6,7 +6,9 @@ They follow the conventions of those in `program`.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lipcert.core.program import Op, Operand, Shape, kind_of_step
+import numpy as np
+
+from lipcert.core.program import IndexArray, Op, Operand, Shape, kind_of_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,13 @@ class Window:
     dilations: Shape
     before: Shape
     outputs: Shape
+
+    def reads(self, axis: int, size: int) -> IndexArray:
+        """[outputs, taps]: the position of the input, of this size, that is read; −1: padding."""
+        first = np.arange(self.outputs[axis], dtype=np.int64)[:, None] * self.strides[axis]
+        taps = np.arange(self.taps[axis], dtype=np.int64) * self.dilations[axis]
+        places = first + taps - self.before[axis]
+        return np.where((places >= 0) & (places < size), places, -1)
 
 
 @kind_of_step

@@ -49,11 +49,8 @@ def _check_covered(window: Window, sizes: Shape) -> None:
     """Refuse a pool with a window that lies entirely in the padding."""
     for axis, size in enumerate(sizes):
         check_size((window.outputs[axis], window.taps[axis]))
-        places = range(0, window.taps[axis] * window.dilations[axis], window.dilations[axis])
-        for output in range(window.outputs[axis]):
-            start = output * window.strides[axis] - window.before[axis]
-            if not any(0 <= start + place < size for place in places):
-                raise Unsupported("a window has no position inside of the input")
+        if (window.reads(axis, size) < 0).all(axis=1).any():
+            raise Unsupported("a window has no position inside of the input")
 
 
 def _ends_within(window: Window, sizes: Shape, end: Shape) -> bool:

@@ -77,15 +77,11 @@ class Convolution:
 
     def reads(self, axis: int) -> IndexArray:
         """[outputs, taps]: the number of the input entry read along an axis, −1 for none."""
-        window = self.window
-        places = (
-            np.arange(window.outputs[axis], dtype=np.int64)[:, None] * window.strides[axis]
-            + np.arange(window.taps[axis], dtype=np.int64) * window.dilations[axis]
-            - window.before[axis]
-        )
-        line = self.moved[axis] if self.moved else np.arange(self.size[axis], dtype=np.int64)
-        inside = (places >= 0) & (places < len(line))
-        return np.where(inside, np.maximum(line[np.where(inside, places, 0)], -1), -1)
+        if not self.moved:
+            return self.window.reads(axis, self.size[axis])
+        line = self.moved[axis]
+        reads = self.window.reads(axis, len(line))
+        return np.where(reads >= 0, np.maximum(line[reads], -1), -1)
 
     def overlap(self) -> int:
         """The largest number of windows that an input entry lies in, counted as often as it does.

@@ -50,12 +50,7 @@ def axes_of(window: Window, sizes: Shape) -> tuple[Axis, ...]:
         raise ValueError("windows do not fit the grid that they slide over")
     if min(*window.strides, *window.dilations, *window.taps, 1) < 1:
         raise ValueError("a window has no tap, stride or dilation")
-    axes = []
-    for axis, size in enumerate(sizes):
-        first = np.arange(window.outputs[axis]) * window.strides[axis] - window.before[axis]
-        places = first[:, None] + np.arange(window.taps[axis]) * window.dilations[axis]
-        axes.append(Axis(np.where((places >= 0) & (places < size), places, -1), size))
-    return tuple(axes)
+    return tuple(Axis(window.reads(axis, size), size) for axis, size in enumerate(sizes))
 
 
 def read_axes(window: Window, before: Shape) -> tuple[Axis, ...] | None:
