@@ -19,6 +19,7 @@ from lipcert.core import window_kinds
 from lipcert.core.program import FloatArray, Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.admissibility import outside
 from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.gradient_stats.measure import (
     RIVAL,
@@ -112,8 +113,6 @@ _MOST_NUMBERS: Final = 1 << 24
 _LARGEST_WORK: Final = 3e10
 """Floating-point operations to spend on given examples: about half a minute."""
 _FEW: Final = 64
-_CLEARLY: Final = 1.0 + 1e-6
-"""Ratio beyond which an example counts as outside of the domain, despite rounding."""
 
 
 def observed_at(
@@ -255,10 +254,10 @@ def findings_on_examples(
         )
         remedy = "measure at public or synthetic examples of the declared domain"
         found.append(Diagnostic("LC410", Level.WARNING, "", message, remedy))
-    outside = _outside(examples, settings)
-    if outside:
+    count = len(outside(examples.x, settings))
+    if count:
         message = (
-            f"{outside} of {len(examples)} examples of {examples.source} lie outside the declared "
+            f"{count} of {len(examples)} examples of {examples.source} lie outside the declared "
             "input domain: no bound applies to them"
         )
         remedy = "prepare them as training does, or declare the domain that the pipeline enforces"
@@ -268,19 +267,3 @@ def findings_on_examples(
         remedy = "look for examples at which the network overflows or divides by zero"
         found.append(Diagnostic("LC306", Level.WARNING, "", message, remedy))
     return tuple(found)
-
-
-@np.errstate(all="ignore")
-def _outside(examples: Examples, settings: Settings) -> int:
-    """Return how many examples lie outside the declared domain, by more than rounding explains."""
-    x = np.asarray(examples.x, np.float64).reshape(len(examples), -1)
-    bad = np.zeros(len(x), bool)
-    for domain in settings.domains:
-        part = x[:, domain.entries]
-        if domain.box is not None:
-            low, high = domain.box
-            room = (_CLEARLY - 1.0) * max(high - low, abs(low), abs(high))
-            bad |= (part < low - room).any(axis=1) | (part > high + room).any(axis=1)
-        if domain.norm is not None:
-            bad |= np.linalg.norm(part, axis=1) > domain.norm * _CLEARLY
-    return int(bad.sum())

@@ -25,7 +25,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.admissibility import DRAWN_IN, settled
 from lipcert.audit.bounds import Claims
 from lipcert.audit.records import Recording
 from lipcert.audit.trace.blobs import Blob, ExamplesKey, StoredTensor, key_path, stored_as
@@ -36,6 +35,7 @@ from lipcert.core.kinds import BatchNorm
 from lipcert.core.program import FloatArray, Shape
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.admissibility import DRAWN_IN, settled
 from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
 from lipcert.graph.ir import Graph, is_shown
 from lipcert.settings.settings import Settings

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import torch
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.admissibility import outside, settled
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims
 from lipcert.audit.evaluator import Bench, Norms, clip_of, put
@@ -31,6 +30,7 @@ from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies
 from lipcert.audit.unit_results import UnitResult
 from lipcert.audit.weight_norms import MODEL, ReplayWeights, replay_weights
 from lipcert.core.program import FloatArray
+from lipcert.gradient_stats.admissibility import outside, settled
 from lipcert.gradient_stats.examples import Examples, Readable, checked_labels
 from lipcert.measure.measured import Decision, decide
 from lipcert.measure.precision import Precision

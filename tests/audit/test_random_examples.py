@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
 from lipcert.core.interval import norm_up
+from lipcert.gradient_stats.admissibility import outside
 from lipcert.gradient_stats.examples import checked_labels
 from lipcert.graph.domain import lengths
 from lipcert.settings.settings import Settings

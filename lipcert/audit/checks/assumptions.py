@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.analysis.premises import constraints_of
-from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import Claims, are_made_anew
 from lipcert.audit.checks.functions import MIXING
 from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
@@ -37,6 +36,7 @@ from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.weight_norms import MODEL, Excess, excesses, storage_unit
 from lipcert.core.program import FloatArray
+from lipcert.gradient_stats.admissibility import outside
 from lipcert.graph.ir import is_shown
 
 _DOMAIN: Final = Check(

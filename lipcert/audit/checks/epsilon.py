@@ -46,7 +46,6 @@ import numpy.typing as npt
 from scipy.linalg import qr
 from scipy.stats import chi2
 
-from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import claimed_epsilon
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.draws import Epochs
@@ -67,6 +66,7 @@ from lipcert.audit.checks.sampling import members_of, resumed_steps
 from lipcert.audit.records import Check, EpsilonInterval, ExampleReference
 from lipcert.audit.trace.records import Step
 from lipcert.core.program import FloatArray
+from lipcert.gradient_stats.admissibility import outside
 from lipcert.privacy.below import allocated_epsilon, gaussian_epsilon, poisson_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan

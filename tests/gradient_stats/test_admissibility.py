@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lipcert.audit.admissibility import outside, settled
+from lipcert.gradient_stats.admissibility import outside, settled
 from lipcert.settings.settings import Settings
 
 
