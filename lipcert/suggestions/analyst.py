@@ -6,7 +6,7 @@ settings; whatever several of them share is derived and measured once.
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,8 +22,6 @@ from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Met, Observed
 from lipcert.graph.ir import Graph
-from lipcert.privacy.noise import Group
-from lipcert.privacy.plan import TrainingPlan
 from lipcert.search.evidence import NormClaim
 from lipcert.search.norms import Propose, proposals
 from lipcert.settings.settings import Settings
@@ -38,7 +36,6 @@ _ORDER: Final = (TOPIC, "biases", "loss clip", "affine", "allocation")
 _REACH: Final = 2.0
 """Factor of its radius by which noise may move a weight, and the radius of a free weight: twice the
 norm of initial weights in torch, about 1."""
-Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[Group]], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +63,6 @@ class Analyst:
     _known: dict[tuple[Change, ...], Analysed] = field(default_factory=dict)
     _shared: Shared = field(init=False)
     _plain: dict[object, Met | None] = field(default_factory=dict)
-    _multipliers: dict[tuple[TrainingPlan, float, str | None], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_shared", Shared.of(self.base))
@@ -85,10 +81,6 @@ class Analyst:
         """Return an earlier analysis; None if there is none."""
         return self._known.get(_ordered(changes))
 
-    def released(self, item: Analysed) -> Release:
-        """Return the noise for an analysed network."""
-        return release_of(item.found, item.settings, self._multiplier)
-
     def _analysed(self, changes: tuple[Change, ...]) -> Analysed:
         settings = applied(self.settings, changes)
         bound = tuple(change for change in changes if change.topic not in _OF_NOISE)
@@ -98,9 +90,7 @@ class Analyst:
         else:
             found = bounded_again(self.base, settings, propose=self.propose, shared=self._shared)
             observed = self._observed(found, settings)
-        return Analysed(
-            settings, found, observed, outcome_of(found, settings, observed, self._multiplier)
-        )
+        return Analysed(settings, found, observed, outcome_of(found, settings, observed))
 
     def _observed(self, found: Bounded, settings: Settings) -> Observed | None:
         """Measure gradients at the examples.
@@ -120,17 +110,6 @@ class Analyst:
         plain = self._plain[key]
         return None if plain is None else observed_at(found, settings, examples, plain)
 
-    def _multiplier(
-        self, plan: TrainingPlan | None, settings: Settings, groups: Sequence[Group]
-    ) -> float:
-        """Return σ, computed once for each run and target."""
-        if plan is None or settings.target_epsilon is None:
-            return planned_multiplier(plan, settings, groups)
-        key = (plan, settings.target_epsilon, settings.accountant)
-        if key not in self._multipliers:
-            self._multipliers[key] = planned_multiplier(plan, settings, groups)
-        return self._multipliers[key]
-
 
 def _ordered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
     return tuple(sorted(changes, key=lambda change: place(change.topic)))
@@ -141,14 +120,9 @@ def place(topic: str) -> int:
     return _ORDER.index(topic) if topic in _ORDER else len(_ORDER)
 
 
-def outcome_of(
-    found: Bounded,
-    settings: Settings,
-    observed: Observed | None,
-    multiplier: Multiplier = planned_multiplier,
-) -> Outcome:
+def outcome_of(found: Bounded, settings: Settings, observed: Observed | None) -> Outcome:
     """Summarise bounds and measured gradients under the noise of the settings."""
-    released = release_of(found, settings, multiplier)
+    released = release_of(found, settings)
     use = usefulness_of(released, settings, plan_of(settings), observed)
     return Outcome(
         grad_norm=finite(total_sensitivity(group.grad_norm for group in found.groups)),
@@ -162,11 +136,12 @@ def outcome_of(
     )
 
 
-def release_of(found: Bounded, settings: Settings, multiplier: Multiplier) -> Release:
+def release_of(found: Bounded, settings: Settings) -> Release:
     """Return the noise that bounds need; UsageError if nothing is trained."""
     if not found.groups:
         raise UsageError("nothing is trained under these settings")
-    return Release.of(found.groups, settings, multiplier(plan_of(settings), settings, found.groups))
+    multiplier = planned_multiplier(plan_of(settings), settings, found.groups)
+    return Release.of(found.groups, settings, multiplier)
 
 
 def learning_rate(graph: Graph, settings: Settings, steps: int) -> float:

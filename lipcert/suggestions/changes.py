@@ -61,34 +61,25 @@ RIVAL: Final = 1
 
 def changes_of(graph: Graph, settings: Settings, loss: Loss) -> Iterator[Change]:
     """Yield everything that might help, apart from the mechanism."""
-    subject = _Subject(graph, settings)
-    yield from _biases(subject)
-    yield from _affine(subject)
+    yield from _biases(graph)
+    yield from _affine(graph)
     yield from _loss(settings, loss)
     yield from _noise(settings)
-    yield from _head(subject)
+    yield from _head(graph, settings)
     yield from _sampling(settings)
     yield from _run(settings)
 
 
-@dataclass(frozen=True)
-class _Subject:
-    """The network and the run for which changes are sought."""
-
-    graph: Graph
-    settings: Settings
-
-    def patterns(self, names: Collection[str]) -> tuple[str, ...]:
-        """Return patterns that match these parameters and no other trained one."""
-        trained = [name for name, item in self.graph.parameters.items() if item.trainable]
-        return globs(names, trained)
+def _patterns(graph: Graph, names: Collection[str]) -> tuple[str, ...]:
+    """Return patterns that match these parameters and no other trained one."""
+    return globs(names, [name for name, item in graph.parameters.items() if item.trainable])
 
 
-def _biases(subject: _Subject) -> Iterator[Change]:
+def _biases(graph: Graph) -> Iterator[Change]:
     """Suggest small biases where many positions share one: its gradient is the sum over them."""
-    makers = {node.output: node for node in subject.graph.nodes}
+    makers = {node.output: node for node in graph.nodes}
     by_radius: dict[float, list[str]] = {}
-    for use in subject.graph.trained_uses():
+    for use in graph.trained_uses():
         node = use.node
         if isinstance(node.op, token_kinds.Shift):
             node = makers.get(node.inputs[0], node)
@@ -100,7 +91,7 @@ def _biases(subject: _Subject) -> Iterator[Change]:
     radii = tuple(
         (pattern, ConstraintSpec("frobenius", radius))
         for radius, names in by_radius.items()
-        for pattern in subject.patterns(names)
+        for pattern in _patterns(graph, names)
     )
     if radii:
         names = [name for found in by_radius.values() for name in found]
@@ -112,12 +103,12 @@ def _biases(subject: _Subject) -> Iterator[Change]:
         )
 
 
-def _affine(subject: _Subject) -> Iterator[Change]:
+def _affine(graph: Graph) -> Iterator[Change]:
     """Suggest freezing scales and shifts of normalisations; a later linear map can replace them."""
-    norms = norms_of(subject.graph)
-    names = [name for node in norms for name in affine_of(subject.graph, node)]
+    norms = norms_of(graph)
+    names = [name for node in norms for name in affine_of(graph, node)]
     if names:
-        frozen = {"freeze": subject.patterns(names)}
+        frozen = {"freeze": _patterns(graph, names)}
         layers = _layers([module_of(name) or name for name in names])
         yield Change("affine", f"scales and shifts of {layers} frozen", options(frozen), frozen)
 
@@ -149,13 +140,13 @@ def _noise(settings: Settings) -> Iterator[Change]:
         )
 
 
-def _head(subject: _Subject) -> Iterator[Change]:
+def _head(graph: Graph, settings: Settings) -> Iterator[Change]:
     """Suggest training the last layer alone, for networks that were trained elsewhere."""
-    names = list(dict.fromkeys(use.parameter for use in subject.graph.trained_uses()))
+    names = list(dict.fromkeys(use.parameter for use in graph.trained_uses()))
     last = module_of(names[-1]) if names else ""
     head = [name for name in names if module_of(name) == last]
-    if last and head != names and not subject.settings.trainable:
-        trained = {"trainable": subject.patterns(head)}
+    if last and head != names and not settings.trainable:
+        trained = {"trainable": _patterns(graph, head)}
         what = f"only {last} trained, behind weights from public data"
         yield Change("head", what, options(trained), trained, in_recipe=False)
 

@@ -32,7 +32,7 @@ from lipcert.graph.ir import Graph, graph_at, parameters_of
 from lipcert.losses import DISTANCES, targets_of
 from lipcert.privacy.noise import Reduction
 from lipcert.settings.settings import Settings
-from lipcert.suggestions.analyst import Analyst, learning_rate
+from lipcert.suggestions.analyst import Analyst, learning_rate, release_of
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
 
 SECONDS: Final = 30.0
@@ -244,7 +244,7 @@ class Run:
         planned = own.settings.batch_size if plan is None else plan.batch
         divisor = 1.0 if own.settings.reduction == Reduction.MEAN.value else planned or _BATCH
         stds: dict[str, float] = {}
-        for group in analyst.released(own).groups:
+        for group in release_of(own.found, own.settings).groups:
             if not math.isfinite(group.noise_std):
                 raise NoVerdictError("no noise makes the run private")
             stds |= dict.fromkeys(group.parameters, group.noise_std / divisor)

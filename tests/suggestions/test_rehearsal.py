@@ -14,7 +14,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from lipcert.analysis.bounded import bounded
-from lipcert.analysis.release import planned_multiplier
 from lipcert.cli.output import document_text
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
@@ -128,7 +127,7 @@ def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
 def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Settings) -> None:
     divisor = {"sum": 128.0, "mean": 1.0}[settings.reduction]  # of a sum over a batch, its mean
     run = planned(network, settings)
-    for group in release_of(run.found, settings, planned_multiplier).groups:
+    for group in release_of(run.found, settings).groups:
         for name in group.parameters:
             assert run.stds[name] == pytest.approx(group.noise_std / divisor)
 
