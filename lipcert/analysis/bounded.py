@@ -149,11 +149,6 @@ class Bounded:
         return replace(plain, parameters=self.graph.parameters)
 
     @property
-    def file_program(self) -> Program:
-        """The program without the clips of the mechanism."""
-        return self.file.reading.program
-
-    @property
     def tensors(self) -> Mapping[str, tuple[str, ...]]:
         """The tensors of the file that hold each parameter."""
         return self.file.tensors

@@ -84,7 +84,9 @@ class Absence:
             if math.isfinite(self.derived.facts[step.output].norm):
                 continue
             above = next((found[name] for name in step.inputs if name in found), None)
-            found[step.output] = above or (step, self._at(step, self._of_input(step)))
+            reads = self.program.input in step.inputs
+            why = self.value(self.program.input) if reads else None
+            found[step.output] = above or (step, self._at(step, why))
         return found
 
     @cached_property
@@ -112,9 +114,6 @@ class Absence:
             return None if math.isfinite(self.derived.facts[name].norm) else _NO_INPUT
         return self._values[name][1] if name in self._values else None
 
-    def _of_input(self, step: Step) -> Why | None:
-        return self.value(self.program.input) if self.program.input in step.inputs else None
-
     def cotangent(self, name: str) -> Why | None:
         """Return why a cotangent has no norm; None if it has one."""
         return self._cotangents[name][1] if name in self._cotangents else None
@@ -125,10 +124,6 @@ class Absence:
             norms = [self.derived.facts[name].norm for name in step.inputs]
             if step.output in self._values and all(map(math.isfinite, norms)):
                 yield step, self._values[step.output][1]
-
-    def loss_gradient(self) -> Why | None:
-        """Return why the gradient of the loss at the output has no norm."""
-        return self.cotangent(self.program.output)
 
     def gradient(self, tensors: tuple[str, ...]) -> Why:
         """Return why the gradient of some tensors has no bound."""
@@ -381,7 +376,7 @@ def _absent_bounds(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
     """Yield one finding per step where a bound is lost first."""
     for step, why in absence.first_values():
         yield Diagnostic("LC101", Level.WARNING, found.name_of(step), *why)
-    of_loss = absence.loss_gradient()
+    of_loss = absence.cotangent(found.program.output)
     if of_loss is not None:
         yield Diagnostic("LC101", Level.WARNING, "", *of_loss)
 

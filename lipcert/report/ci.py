@@ -27,11 +27,11 @@ from decimal import Decimal
 from pathlib import PurePath
 from typing import Final
 from urllib.parse import quote
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.report.document import Statement, Statements, Tone
 from lipcert.report.json import JsonObject, dump
+from lipcert.report.markup import templates
 from lipcert.settings.gates import GateOutcome, GateResult
 from lipcert.text.numbers import at_most, counted, rounded_up
 from lipcert.text.safe import safe, shortened
@@ -147,7 +147,6 @@ _MOST: Final = 10
 _LONGEST_LINE: Final = 2000
 _LONGEST_TITLE: Final = 120
 _COMMANDS: Final = {Level.ERROR: "error", Level.WARNING: "warning", Level.INFO: "notice"}
-_HEADER: Final = '<?xml version="1.0" encoding="utf-8"?>\n'
 _SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
@@ -197,45 +196,11 @@ def _property(text: str) -> str:
 
 def junit_xml(report: CiReport) -> str:
     """Return the JUnit document, in ASCII."""
-    name = f"lipcert {report.verb}"
+    template = templates().get_template("junit.xml.jinja")
     failed = sum(finding.level is Level.ERROR for finding in report.findings)
-    counts = {
-        "tests": str(len(report.findings) + 1),
-        "failures": str(failed + (not report.holds)),
-        "skipped": str(len(report.findings) - failed),
-    }
-    root = Element("testsuites", {"name": name, **counts, **_time(report)})
-    suite = SubElement(root, "testsuite", {"name": f"lipcert.{report.verb}", **counts})
-    _properties(suite, {"file": report.file, **report.properties})
-    verdict = SubElement(suite, "testcase", {"classname": suite.attrib["name"], "name": "verdict"})
-    if not report.holds:
-        SubElement(verdict, "failure", {"message": safe(report.headline)})
-    for finding in report.findings:
-        _case(suite, finding)
-    indent(root)
-    text: bytes = tostring(root, encoding="us-ascii")
-    return _HEADER + text.decode("ascii") + "\n"
-
-
-def _case(suite: Element, finding: Finding) -> None:
-    title = f"{suite.attrib['name']}.{finding.kind}"
-    name = safe(finding.place or finding.kind)
-    element = SubElement(suite, "testcase", {"classname": title, "name": name})
-    message = safe(finding.message)
-    tag = "failure" if finding.level is Level.ERROR else "skipped"
-    result = SubElement(element, tag, {"message": message, "type": finding.code})
-    result.text = f"{message} (lipcert explain {finding.code})"
-
-
-def _properties(suite: Element, properties: Mapping[str, str]) -> None:
-    element = SubElement(suite, "properties")
-    for name, value in properties.items():
-        SubElement(element, "property", {"name": safe(name), "value": safe(value)})
-
-
-def _time(report: CiReport) -> dict[str, str]:
-    known = report.seconds is not None and math.isfinite(report.seconds)
-    return {"time": f"{report.seconds:.3f}"} if known else {}
+    is_timed = report.seconds is not None and math.isfinite(report.seconds)
+    text = template.render(report=report, failed=failed, error=Level.ERROR, is_timed=is_timed)
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
 
 
 def sarif(report: CiReport) -> str:

@@ -1,7 +1,6 @@
 """HTML: documents as one self-contained file, without network access or scripts.
 
-The file contains the data of the documents as JSON. The environment of the templates, not their
-author, makes every text safe and escapes it; equal documents give equal bytes.
+The file contains the data of the documents as JSON. Equal documents give equal bytes.
 """
 
 import json
@@ -9,14 +8,14 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
 from lipcert.report import charts
 from lipcert.report.document import Cell, Document, Figure, Part, Statements, cell_text
 from lipcert.report.json import JsonObject
+from lipcert.report.markup import templates
 from lipcert.text.numbers import bar, measured
-from lipcert.text.safe import safe
 from lipcert.version import __version__
 
 _DIGITS: Final = 5
@@ -40,17 +39,9 @@ def _embedded(data: JsonObject) -> str:
 
 @cache
 def _template(name: str) -> Template:
-    environment = Environment(
-        loader=PackageLoader("lipcert.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_made_safe,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"kind": _kind, "words": _words, "drawn": _drawn, "bar": bar}
-    environment.filters |= {"tenth": "{:.1f}".format, "measured": partial(measured, digits=3)}
-    return environment.get_template(name)
+    found = templates(kind=_kind, words=_words, drawn=_drawn, bar=bar)
+    found.filters |= {"tenth": "{:.1f}".format, "measured": partial(measured, digits=3)}
+    return found.get_template(name)
 
 
 def _kind(part: Part) -> str:
@@ -80,8 +71,3 @@ def svg(chart: charts.LineChart, key: str, title: str, description: str) -> str:
 
 def _words(cell: Cell) -> str:
     return cell_text(cell, _DIGITS)
-
-
-def _made_safe(value: object) -> object:
-    """Make plain strings safe; finished markup comes from the template and the charts only."""
-    return safe(value) if type(value) is str else value

@@ -319,7 +319,7 @@ def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
             return ()
         x = np.asarray(examples.x[:_EXAMPLES], np.float64)
         labels = checked_labels(found.loss, examples.y[:_EXAMPLES], found.graph.output_shape)
-        program = analyst.base.file_program
+        program = analyst.base.reading.program
         seeds = partial(loss_gradients, found.loss, labels=labels)
         with np.errstate(all="ignore"):
             values, gradients = passed(program, x, found.graph.output_shape, seeds)
