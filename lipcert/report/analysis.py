@@ -16,6 +16,7 @@ from lipcert.analysis.records import (
     Assumptions,
     NodeReport,
     ParameterReport,
+    Usefulness,
     VerdictName,
     is_attained,
 )
@@ -392,7 +393,7 @@ def answer_rows(analysis: Analysis) -> Rows:
         *_observed_rows(analysis),
         ("sensitivity Δ", _bound(network.sensitivity)),
         ("noise standard deviation per entry", _noise_text(analysis)),
-        *_noise_rows(analysis),
+        *noise_rows(analysis.usefulness),
     ]
 
 
@@ -415,9 +416,8 @@ def _examples_of(seen: Observed) -> str:
     return seen.source if seen.source == RANDOM else f"examples of {seen.source}"
 
 
-def _noise_rows(analysis: Analysis) -> Rows:
+def noise_rows(use: Usefulness | None) -> Rows:
     """Return the noise of a release, also over the mean gradient, and that of clipping."""
-    use = analysis.usefulness
     if use is None:
         return []
     of_norms = use.observed is not None and use.observed.of_norms

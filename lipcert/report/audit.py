@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lipcert.analysis.records import Usefulness
 from lipcert.audit.records import (
     BINS_PER_OCTAVE,
     AuditReport,
@@ -23,14 +22,12 @@ from lipcert.audit.records import (
     Verdict,
 )
 from lipcert.report import document as doc
-from lipcert.report.analysis import VERDICTS
+from lipcert.report.analysis import VERDICTS, noise_rows
 from lipcert.report.audit_findings import (
     ORDER,
     QUANTITIES,
     TONES,
     audit_findings,
-    held_group,
-    held_value,
     rank,
 )
 from lipcert.report.ci import CiReport, gate_sentence, gate_statements
@@ -42,7 +39,6 @@ from lipcert.text.numbers import (
     counted,
     measured,
     share_text,
-    times,
 )
 
 _MOST_BARS: Final = 12
@@ -157,7 +153,7 @@ def chosen_groups(report: AuditReport, most: int | None) -> Sequence[GroupAudit]
     """Return groups in their order, or, if there are more than `most`, the worst of them."""
     if most is None or len(report.groups) <= most:
         return report.groups
-    return sorted(report.groups, key=lambda group: rank(held_group(group)))[:most]
+    return sorted(report.groups, key=rank)[:most]
 
 
 def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]:
@@ -165,7 +161,7 @@ def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]
     if most is None:
         return report.values
     bad = sum(value.violations > 0 or value.undecided > 0 for value in report.values)
-    ranked = sorted(report.values, key=lambda value: rank(held_value(value)))
+    ranked = sorted(report.values, key=rank)
     return ranked[: min(most, bad + _TIGHTEST)]
 
 
@@ -321,20 +317,8 @@ def _gradient(report: AuditReport) -> Rows:
             f"median {measured(found.grad_norm_median)}, largest {largest}",
         ),
         ("slack", slack if found.slack is None else f"{slack} the largest"),
-        *_noise_rows(report.usefulness),
+        *noise_rows(report.usefulness),
     ]
-
-
-def _noise_rows(found: Usefulness | None) -> Rows:
-    """Return the noise of one release compared with that of its rival."""
-    if found is None or found.noise_ratio is None:
-        return []
-    said = f"{times(found.noise_ratio)} times what clipping gradients at C = 1 needs"
-    if found.noise_to_signal is None or found.clipping_noise_to_signal is None:
-        return [("noise", said)]
-    own, rival = times(found.noise_to_signal), times(found.clipping_noise_to_signal)
-    over = f"{own} times {found.against} that is released (clipping: {rival} times)"
-    return [("noise", said), ("noise over signal", over)]
 
 
 def _facts(report: AuditReport) -> Rows:

@@ -101,12 +101,6 @@ class Held:
     norm: float | None
 
 
-def held_items(report: AuditReport) -> Iterator[Held]:
-    """Yield all groups, then all values."""
-    yield from map(held_group, report.groups)
-    yield from map(held_value, report.values)
-
-
 def held_group(group: GroupAudit) -> Held:
     """Return the joint gradient norm of the parameters of a group."""
     name, norm = group.name, largest(group.max_observed, group.max_attacked)
@@ -122,17 +116,19 @@ def held_value(value: ValueAudit) -> Held:
     return Held(value, words.code, kind, place, subject, quantity, value.bound, norm)
 
 
-def rank(item: Held) -> tuple[bool, bool, float]:
+def rank(audit: GroupAudit | ValueAudit) -> tuple[bool, bool, float]:
     """Return a key that sorts violations first, then undecided norms, then the tightest."""
-    share = item.audit.tightness
+    share = audit.tightness
     worst = -1.0 if share is None else math.inf if math.isnan(share) else share
-    return (item.audit.violations == 0, item.audit.undecided == 0, -worst)
+    return (audit.violations == 0, audit.undecided == 0, -worst)
 
 
 def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     """Return everything that a reader must know, errors first, the worst of them first."""
     untried = {group.name for group in report.untried_groups}
-    found = [f for item in sorted(held_items(report), key=rank) for f in _of_held(item, untried)]
+    norms = (*map(held_group, report.groups), *map(held_value, report.values))
+    ranked = sorted(norms, key=lambda item: rank(item.audit))
+    found = [finding for item in ranked for finding in _of_held(item, untried)]
     found += gate_findings(report.gates)
     known = {finding.code for finding in found if finding.level is Level.ERROR}
     found = [*_of_checks(report), *found, *_of_reasons(report, known)]

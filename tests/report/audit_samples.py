@@ -7,7 +7,7 @@ real audits.
 import math
 from dataclasses import replace
 
-from lipcert.analysis.records import GroupUsefulness, Usefulness, VerdictName
+from lipcert.analysis.records import Usefulness, VerdictName
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -20,6 +20,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
+from tests.report.samples import sample
 
 HOSTILE = (
     "a::error file=x::pwned\r\n##[command]<script>&amp;|`$(id)`%0A:,\x1b[31m\u202e]]>\x00\ud800"
@@ -28,7 +29,7 @@ HOSTILE = (
 
 
 def group(name: str = "conv1", **changes) -> GroupAudit:
-    sample = GroupAudit(
+    found = GroupAudit(
         name=name,
         parameters=(f"{name}.weight", f"{name}.bias"),
         dimension=1040,
@@ -42,11 +43,11 @@ def group(name: str = "conv1", **changes) -> GroupAudit:
         worst_example=ExampleReference("attack", 17),
         histogram=Histogram({-8: 1500, -4: 500, -2: 48}),
     )
-    return replace(sample, **changes)
+    return replace(found, **changes)
 
 
 def value(name: str = "h1", quantity: Quantity = Quantity.OUTPUT_NORM, **changes) -> ValueAudit:
-    sample = ValueAudit(
+    found = ValueAudit(
         value=name,
         node="conv1",
         quantity=quantity,
@@ -56,11 +57,11 @@ def value(name: str = "h1", quantity: Quantity = Quantity.OUTPUT_NORM, **changes
         undecided=0,
         worst_example=ExampleReference("model", 3),
     )
-    return replace(sample, **changes)
+    return replace(found, **changes)
 
 
 def check(name: str = "admissibility", code: str = "LC304", **changes) -> CheckReport:
-    sample = CheckReport(
+    found = CheckReport(
         code=code,
         name=name,
         verdict=Verdict.PASS,
@@ -69,26 +70,13 @@ def check(name: str = "admissibility", code: str = "LC304", **changes) -> CheckR
         measured=27.9,
         expected=28.0,
     )
-    return replace(sample, **changes)
+    return replace(found, **changes)
 
 
 def usefulness(verdict: VerdictName = "costly", **changes) -> Usefulness:
-    sample = Usefulness(
-        verdict=verdict,
-        sentence=f"{verdict}: what it costs",
-        noise=340.0,
-        clipping_noise=29.0,
-        noise_ratio=340.0 / 29.0,
-        noise_to_signal=34.0,
-        clipping_noise_to_signal=2.9,
-        noise_to_signal_of_run=None,
-        clipping_noise_to_signal_of_run=None,
-        relative_cost=34.0 / 2.9,
-        slack=4.5,
-        groups=(GroupUsefulness("conv1", 340.0, None),),
-        observed=None,
-    )
-    return replace(sample, **changes)
+    said, ratios = f"{verdict}: what it costs", {"noise_to_signal": 34.0, "noise_ratio": 12.0}
+    ratios |= {"clipping_noise_to_signal": 2.9, "noise_to_signal_of_run": None}
+    return replace(sample().usefulness, verdict=verdict, sentence=said, **ratios | changes)
 
 
 def passed() -> AuditReport:
@@ -357,15 +345,6 @@ def _untried(item: GroupAudit) -> GroupAudit:
     )
 
 
-ALL = {
-    "passed": passed,
-    "recorded": recorded,
-    "violated": violated,
-    "inconclusive": inconclusive,
-    "mismatched": mismatched,
-    "nothing": nothing,
-    "with_nan": with_nan,
-    "hostile": hostile,
-    "many": many,
-}
+SAMPLES = (passed, recorded, violated, inconclusive, mismatched, nothing, with_nan, hostile, many)
+ALL = {made.__name__: made for made in SAMPLES}
 """Every sample, by name."""
