@@ -257,7 +257,7 @@ def planned_loss(settings: Settings, graph: Graph) -> Loss:
     """Return the loss that the settings name, or the one that is assumed for this network."""
     heads = settings.heads
     named = tuple(head.output for head in heads) if len(heads) > 1 else ()
-    if named != tuple(head.output for head in graph.heads):
+    if named != tuple(head.name for head in graph.heads):
         raise UsageError(
             "loss: its outputs are not those with which the model was imported; give load_model "
             "output=settings.outputs"
@@ -286,14 +286,14 @@ def _joint_loss(settings: Settings, graph: Graph) -> Joint:
     shared = {name: x for name, x in loss_parameters(settings).items() if x is not None}
     unused, parts = set(shared), []
     for choice, head in zip(settings.heads, graph.heads, strict=True):
-        check_choice(f"loss of {head.output!r}", choice.kind, LOSSES[1:])
+        check_choice(f"loss of {head.name!r}", choice.kind, LOSSES[1:])
         own = {name: shared[name] for name in shared.keys() & parameters_of(choice.kind).keys()}
         unused -= own.keys()
         own |= dict(choice.parameters)
         loss = make_loss(choice.kind, **own)
-        _check_fits(loss, example(head.shape), f" {head.output!r}")
-        _check_axis(loss, own, graph, head.output, example(head.shape))
-        parts.append(Part(head.output, head.shape, loss, choice.weight))
+        _check_fits(loss, example(head.shape), f" {head.name!r}")
+        _check_axis(loss, own, graph, head.name, example(head.shape))
+        parts.append(Part(head.name, head.shape, loss, choice.weight))
     if unused:
         option = min(unused).replace("_", "-")
         raise UsageError(f"{option}: none of the losses of the outputs has it; leave it out")

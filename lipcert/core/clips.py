@@ -85,7 +85,7 @@ def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
     outside = [
         node for node in nodes if reached.isdisjoint(node.inputs) or needed.isdisjoint(node.outputs)
     ]
-    read = {program.output, *(head.output for head in program.heads)}
+    read = {program.output, *(head.name for head in program.heads)}
     return inside.isdisjoint(read) and all(inside.isdisjoint(n.inputs) for n in outside)
 
 

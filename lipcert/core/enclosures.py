@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up
-from lipcert.core.interval import Array, Interval, between, clip, down, exact, up
+from lipcert.core.interval import Array, Interval, clip, down, exact, up
 
 _REACH: Final = 700.0
 _LN2_HIGH: Final = float.fromhex("0x1.62e42feep-1")
@@ -20,6 +20,13 @@ _EXP_ERROR: Final = 2.0**-46
 _ERF_REACH: Final = 5.25
 _ERF_ERROR: Final = 2.0**-42
 _ERF_TERMS: Final = 150
+
+
+def between(image: Interval, x: Interval) -> Interval:
+    """Restrict the image under a function that lies between 0 and x to that range."""
+    return Interval(
+        np.maximum(image.lo, np.minimum(x.lo, 0.0)), np.minimum(image.hi, np.maximum(x.hi, 0.0))
+    )
 
 
 def near(digits: str) -> Interval:

@@ -221,10 +221,3 @@ def clip(x: Interval, low: float, high: float) -> Interval:
 def absolute(x: Interval) -> Interval:
     """|x|, exactly."""
     return Interval(np.maximum(np.maximum(x.lo, -x.hi), 0.0), x.magnitude())
-
-
-def between(image: Interval, x: Interval) -> Interval:
-    """Restrict the image under a function that lies between 0 and x to that range."""
-    return Interval(
-        np.maximum(image.lo, np.minimum(x.lo, 0.0)), np.minimum(image.hi, np.maximum(x.hi, 0.0))
-    )

@@ -82,28 +82,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """One of several outputs that a loss reads: its name in the file, and shape and place there."""
-
-    output: str
-    shape: Shape
-    place: Place | None
-
-    @property
-    def size(self) -> int:
-        """Number of entries, for one example."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
-    """One of several inputs: its name and shape in the file, for one example.
+    """One of several inputs or outputs: its name and shape in the file, for one example.
 
-    ids: as of a `Program`, for this input alone. whole: whether the file reads whole numbers.
+    place: of an output. ids: of an input, as of a `Program`, for this input alone. whole: whether
+    the file reads whole numbers.
     """
 
     name: str
     shape: Shape
+    place: Place | None = None
     ids: int | None = None
     whole: bool = False
 
@@ -238,7 +226,7 @@ class Program:
     covered: tuple[str, ...]
     untracked: frozenset[str] = frozenset()
     ids: int | None = None
-    heads: tuple[Head, ...] = ()
+    heads: tuple[Part, ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property

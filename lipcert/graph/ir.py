@@ -338,7 +338,7 @@ class Graph:
     eval_layers: tuple[EvalLayer, ...] = ()
     ids: int | None = None
     whole: bool = False
-    heads: tuple[p.Head, ...] = ()
+    heads: tuple[p.Part, ...] = ()
     parts: tuple[p.Part, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
 
@@ -383,7 +383,7 @@ class Graph:
     def inputs(self) -> tuple[p.Part, ...]:
         """The inputs of the file."""
         shape, is_whole = (1, *self.input_shape), self.whole or self.ids is not None
-        return self.parts or (p.Part(self.input_name, shape, self.ids, is_whole),)
+        return self.parts or (p.Part(self.input_name, shape, None, self.ids, is_whole),)
 
     @property
     def arrays(self) -> tuple[tuple[str, Shape], ...]:
@@ -398,7 +398,7 @@ class Graph:
     @property
     def outputs(self) -> tuple[tuple[str, Shape], ...]:
         """Names and per-example shapes of the outputs that the loss reads."""
-        found = tuple((head.output, example(head.shape)) for head in self.heads)
+        found = tuple((head.name, example(head.shape)) for head in self.heads)
         return found or ((self.output_name, self.output_shape),)
 
     def shape_of(self, value: str) -> Shape:

@@ -27,7 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
 from lipcert.audit.recorded import Match, matched
-from lipcert.core.program import Head, Place
+from lipcert.core.program import Part, Place
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.domain import whole_numbers
@@ -53,7 +53,7 @@ class Outputs:
 
     places: tuple[int, ...]
     names: tuple[str, ...]
-    heads: tuple[Head, ...]
+    heads: tuple[Part, ...]
 
     @classmethod
     def of(cls, model: ImportedModel) -> Outputs:
@@ -68,7 +68,7 @@ class Outputs:
             if head.place != Place(0):
                 raise UsageError(
                     f"training: the examples of a batch do not lie along the first axis of the "
-                    f"output {head.output!r}; return it as [examples, …]"
+                    f"output {head.name!r}; return it as [examples, …]"
                 )
         return cls(tuple(names.index(name) for name in chosen), names, heads)
 
@@ -95,7 +95,7 @@ class Outputs:
         """Split joined outputs by name, detached."""
         parts = torch.split(joined.detach(), [head.size for head in self.heads], dim=1)
         return {
-            head.output: part.reshape(len(part), *head.shape[1:])
+            head.name: part.reshape(len(part), *head.shape[1:])
             for head, part in zip(self.heads, parts, strict=True)
         }
 

@@ -99,7 +99,7 @@ class Setting:
         fed = {part.name: own.reshape(part.shape) for part, own in split}
         fed |= {name: fed[name].detach().round().long() for name in whole & fed.keys()}
         found = compute(self.proto, fed[self.proto.graph.input[0].name], {**weights, **fed})
-        heads = [found[head.output].reshape(1, -1) for head in self.program.heads]
+        heads = [found[head.name].reshape(1, -1) for head in self.program.heads]
         return {**found, self.program.output: torch.cat(heads, 1)} if heads else found
 
 

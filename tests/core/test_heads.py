@@ -128,7 +128,7 @@ def test_outputs_are_joined_where_their_examples_lie(tmp_path: Path) -> None:
     shapes = {"a": "turned", "b": "matrix", "c": "vector"}
     model = read(network(shapes, np.random.default_rng(0)), tmp_path)
     program = lower(model, "c", "a", "b")
-    assert [head.output for head in program.heads] == ["c", "a", "b"]
+    assert [head.name for head in program.heads] == ["c", "a", "b"]
     assert [head.place for head in program.heads] == [Place(0), Place(1), Place(0)]
     assert (program.shapes[program.output], program.place) == ((1, 12), Place(0))
     with pytest.raises(Unsupported, match="different"):

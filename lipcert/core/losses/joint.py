@@ -14,7 +14,8 @@ from lipcert.core.ledger.premises import JOINT, LossPart
 from lipcert.core.losses.base import Loss, loss_cotangent, read_loss
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Head, Program, Shape
+from lipcert.core.program import Part as Output
+from lipcert.core.program import Program, Shape
 from lipcert.core.rules.broadcasting import scaled
 from lipcert.core.rules.facts import Cotangent, Fact
 
@@ -111,9 +112,9 @@ def _side_by_side(sizes: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
 
 
-def joint_loss(stated: Sequence[LossPart], heads: Sequence[Head]) -> Joint:
+def joint_loss(stated: Sequence[LossPart], heads: Sequence[Output]) -> Joint:
     """The loss that premises state of these outputs; `Unsupported` where it is of others."""
-    if [part.output for part in stated] != [head.output for head in heads]:
+    if [part.output for part in stated] != [head.name for head in heads]:
         raise Unsupported("the parts of the loss are not those of the outputs that it reads")
     return Joint(
         tuple(

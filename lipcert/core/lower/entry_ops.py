@@ -2,7 +2,7 @@
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.functions import activated
+from lipcert.core.lower.functions import activated, applied
 from lipcert.core.lower.reals import quotient, sum_of_sources
 from lipcert.core.lower.sums import broadcast, combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value
@@ -88,3 +88,11 @@ def prelu(call: Call) -> Value:
 def negative(call: Call) -> Value:
     """Lower Neg: the value with the opposite sign."""
     return scaled(call, call.data(), -1.0)
+
+
+def gelu(call: Call) -> Value:
+    """x·Φ(x), or its approximation with tanh."""
+    kind = call.text("approximate", "none")
+    if kind not in {"none", "tanh"}:
+        raise Unsupported("its approximation is not known")
+    return applied(call, call.value(0), "gelu" if kind == "none" else "gelu_tanh")

@@ -38,14 +38,6 @@ def clip(call: Call) -> Value:
     return _clipped(call, call.value(0), low, high)
 
 
-def gelu(call: Call) -> Value:
-    """x·Φ(x), or its approximation with tanh."""
-    kind = call.text("approximate", "none")
-    if kind not in {"none", "tanh"}:
-        raise Unsupported("its approximation is not known")
-    return applied(call, call.value(0), "gelu" if kind == "none" else "gelu_tanh")
-
-
 def swish(call: Call) -> Value:
     """x·sigmoid(alpha·x), which is "silu" for alpha = 1."""
     value, alpha = call.value(0), call.real("alpha", 1.0)

@@ -13,7 +13,7 @@ from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.moves import gathered, indices, moved
 from lipcert.core.lower.sums import combined
 from lipcert.core.lower.values import Constant, Data, Value, check_size
-from lipcert.core.program import Head, IndexArray, Move, Part, Place, Program, Step
+from lipcert.core.program import IndexArray, Move, Part, Place, Program, Step
 from lipcert.core.reader.records import Node
 
 Numbered: TypeAlias = Sequence[tuple[int, Node]]
@@ -61,24 +61,24 @@ def _joined(call: Call, values: Sequence[Value]) -> Data:
 
 def joined_outputs(
     values: Sequence[Data], names: Sequence[str], nodes: Numbered, sink: Sink
-) -> tuple[tuple[Head, ...], Data]:
+) -> tuple[tuple[Part, ...], Data]:
     """Return the entries of several outputs of one example, one after another: [1, entries].
 
     The steps belong to the nodes that compute the outputs. Examples that are apart in every output,
     each at its own place, are rows of the result. Raise MixingError if they are not apart in one.
     """
     pairs = zip(names, values, strict=True)
-    heads = tuple(Head(name, value.shape, value.place) for name, value in pairs)
+    heads = tuple(Part(name, value.shape, value.place) for name, value in pairs)
     positions = _positions(nodes, names)
     place = Place(0) if sink.batched else None
     flat: list[Data] = []
     for value, head, position in zip(values, heads, positions, strict=True):
         if sink.batched and value.place is None:
             raise MixingError("the examples of a batch cannot be told apart")
-        call = Call(Node("", "Flatten", "", (), (head.output,), {}), position, 0, (), sink)
+        call = Call(Node("", "Flatten", "", (), (head.name,), {}), position, 0, (), sink)
         flat.append(moved(call, value, indices((1, head.size)), place))
     last = max(range(len(heads)), key=positions.__getitem__)  # what it reads stands before it
-    node = Node("", "Concat", "", (), (heads[last].output,), {})
+    node = Node("", "Concat", "", (), (heads[last].name,), {})
     call = Call(node, positions[last], 0, (), sink)
     shape = (1, sum(head.size for head in heads))
     return heads, call.step(Concat(1), *flat, shape=shape, place=place)
@@ -106,7 +106,7 @@ def with_joined_inputs(
     entries = indices((1, total))[0]
     steps, parts, begin = [], [], 0
     for start in starts:
-        part = Part(start.name, start.shape, sink.ids.get(start.name), start.kind == "whole")
+        part = Part(start.name, start.shape, None, sink.ids.get(start.name), start.kind == "whole")
         if start.name not in readers:
             raise Unsupported("the output does not depend on one of the inputs")
         sources = entries[begin : begin + part.size].reshape(part.shape)

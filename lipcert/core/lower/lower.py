@@ -123,7 +123,7 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
         raise Unsupported("the output does not depend on the input")
     if any(not value.is_real for value in results):
         raise Unsupported("the output holds whole numbers or truth values, and has no gradient")
-    heads: tuple[p.Head, ...] = ()
+    heads: tuple[p.Part, ...] = ()
     result = results[0]
     if len(results) > 1:
         from lipcert.core.lower.joining import joined_outputs  # noqa: PLC0415  for such alone

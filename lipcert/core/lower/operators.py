@@ -19,7 +19,8 @@ Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 LAYOUT: Final = Registry("lower", {
     "casts.same": "Dropout Identity",
-    "function_choices": "Clip Gelu",
+    "entry_ops": "Gelu",
+    "function_choices": "Clip",
     "functions.named": "Elu Erf HardSigmoid HardSwish LeakyRelu Relu Sigmoid Softplus Tanh",
     "layout_ops": "Flatten Reshape Squeeze Transpose Unsqueeze",
     "reals": "Constant",

@@ -11,7 +11,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from lipcert.core.interval import Array, Interval, between, clip, exact, hull
+from lipcert.core.enclosures import between
+from lipcert.core.interval import Array, Interval, clip, exact, hull
 
 Enclosure: TypeAlias = Callable[[Interval], Interval]
 

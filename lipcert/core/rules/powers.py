@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from lipcert.core import enclosures
-from lipcert.core.enclosures import exp
-from lipcert.core.interval import Interval, between, clip, down, exact, up
+from lipcert.core.enclosures import between, exp
+from lipcert.core.interval import Interval, clip, down, exact, up
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.curves import Curve, Function, Piece, always
 

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from lipcert.core import enclosures
-from lipcert.core.enclosures import HALF_PI, TWO_OVER_ROOT_PI, exp, log
+from lipcert.core.enclosures import HALF_PI, TWO_OVER_ROOT_PI, between, exp, log
 from lipcert.core.enclosures import sigmoid as logistic
-from lipcert.core.interval import Interval, absolute, between, clip, down, exact, up
+from lipcert.core.interval import Interval, absolute, clip, down, exact, up
 from lipcert.core.rules.curves import Curve, Function, Piece, always
 
 _INF: Final = math.inf
