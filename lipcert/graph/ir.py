@@ -360,12 +360,10 @@ class Graph:
         """Raise NoVerdictError (LC319) if gradients of a trained parameter cannot be measured."""
         if self.computed:
             names = ", ".join(map(repr, self.computed[:4]))
-            layer, inside, tensor = self.computed[0].partition("parametrizations.")
-            call = "torch.nn.utils.parametrize.remove_parametrizations"
             remedy = (
-                f"train plain weights ({call}(module.get_submodule({layer[:-1]!r}), "
-                f"{tensor.split('.')[0]!r}), before the optimizer is made)"
-                if inside
+                "train plain weights, as lipcert.training.make_trainable(module, mechanism) puts "
+                "into a copy, before the optimizer is made"
+                if "parametrizations." in self.computed[0]
                 else "freeze them (requires_grad_(False)), or apply each to the data by itself, as "
                 "(x @ a) @ b does in place of x @ (a @ b)"
             )

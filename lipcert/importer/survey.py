@@ -36,8 +36,8 @@ _RANDOM: Final = ("LC003", "random numbers: the output is not a function of the 
 _CONTROL: Final = (
     "LC004",
     "control flow has no bound here",
-    "unroll the loop, or export a feed-forward part (nn.EmbeddingBag: nn.Embedding and a mean over"
-    " axis 1)",
+    "unroll the loop, or export a feed-forward part (nn.EmbeddingBag of ids [examples, count]: "
+    "lipcert.training.make_trainable(module, mechanism) puts a table and a mean in its place)",
 )
 _UNKNOWN: Final = (
     "LC003",
@@ -175,7 +175,10 @@ _REPAIR: Final = (
 )
 _FIXED_BATCH: Final = "take sizes from shapes only, or export with a fixed batch size of 1"
 ACROSS: Final = "use a layer that treats every example separately"
-_ONE_AXIS: Final = "keep one axis for the batch only, as in x.reshape(x.shape[0], ...)"
+_ONE_AXIS: Final = (
+    "keep one axis for the batch only, as in x.reshape(x.shape[0], ...); compute sizes in whole "
+    "numbers: x.shape[0] // 4, since int(x.shape[0] / 4) is a fixed number in the file"
+)
 _ROWS: Final = (
     "choose rows of a constant table (axis 0) by them, compare them with constants, or cast them"
     " to floats first"

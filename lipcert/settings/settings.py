@@ -429,16 +429,15 @@ class Settings(LossParameters, LossChoice):
                 "--input-norm NAME=R"
             )
         rest = _INPUT_BOX if self.input_is_assumed else self.input_box
+        ids = {item.name: (0.0, float(item.ids - 1)) for item in inputs if item.ids is not None}
         parts = tuple(
             InputPart(
-                item.name,
-                item.shape,
-                norms.get(item.name),
-                boxes.get(item.name, rest if item.ids is None else (0.0, float(item.ids - 1))),
+                item.name, item.shape, norms.get(item.name), (ids | boxes).get(item.name, rest)
             )
             for item in inputs
         )
-        return replace(self, input_parts=parts)
+        known = self.input_boxes if len(ids) < len(inputs) else tuple((ids | boxes).items())
+        return replace(self, input_parts=parts, input_boxes=known)
 
     def is_trained(self, parameter: str) -> bool:
         """Whether training updates a parameter: selected by `trainable`, not frozen."""

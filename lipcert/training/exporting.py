@@ -24,6 +24,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError, UsageError
@@ -76,6 +78,13 @@ def without_fast_path() -> Iterator[None]:
 
 
 def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Path:
+    for name, part in unwrapped(module).named_modules():
+        if made := renewed(part):
+            raise NoVerdictError(
+                f"export: a hook computes {'.'.join(filter(None, (name, made[0])))} before each "
+                "pass, which no file shows; make it a plain weight, as "
+                "lipcert.training.make_trainable(module, mechanism) does in a copy"
+            )
     plain = _bare_copy(unwrapped(module)).cpu().eval()
     # with channels last, exporters write views by strides and the size of the batch
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
@@ -252,6 +261,19 @@ def _save(
     program.save(path, external_data=False)
 
 
+def renewed(part: nn.Module) -> list[str]:
+    """Return the weights that hooks of torch.nn.utils compute before every pass."""
+    hooks = part._forward_pre_hooks.values()
+    return [hook.name for hook in hooks if isinstance(hook, WeightNorm | SpectralNorm)]
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Copy a module; tensors that it computed and keeps are copied without their history."""
+    kept = [item for part in module.modules() for item in vars(part).values()]
+    computed = [item for item in kept if isinstance(item, Tensor) and not item.is_leaf]
+    return copy.deepcopy(module, {id(item): item.detach().clone() for item in computed})
+
+
 def _bare_copy(module: nn.Module) -> nn.Module:
     """Copy a module without the hooks around its forward passes, which belong to a run."""
     kinds = ("_forward_hooks", "_forward_pre_hooks")
@@ -259,7 +281,7 @@ def _bare_copy(module: nn.Module) -> nn.Module:
     for part, kind, hooks in held:
         setattr(part, kind, type(hooks)())
     try:
-        return copy.deepcopy(module)
+        return copied(module)
     finally:
         for part, kind, hooks in held:
             setattr(part, kind, hooks)

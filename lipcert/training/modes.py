@@ -194,8 +194,7 @@ class DropoutMasks:
 
     @contextmanager
     def again(self, parts: Sequence[nn.Module], masks: Sequence[Tensor]) -> Iterator[None]:
-        """Apply these masks, each without its axis of examples, to the evaluation of one
-        example."""
+        """Apply these masks to the evaluation of one example.  # mask: [rows of the example, …]"""
         self._again = deque(zip(parts, masks, strict=True))
         try:
             with at_rest(self._module):
@@ -239,7 +238,7 @@ class DropoutMasks:
             return self._waiting.pop() * output
         if self._again and self._again[0][0] is part:
             _, mask = self._again.popleft()
-            if output.shape != (1, *mask.shape):
+            if output.shape != mask.shape:
                 raise self._other_pass(part)
             return output * mask
         return None

@@ -12,7 +12,6 @@ mapping with other names, in the order of the file's outputs.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal
 from lipcert.text.numbers import first_of
-from lipcert.training.exporting import export, tied_names, without_fast_path
+from lipcert.training.exporting import copied, export, tied_names, without_fast_path
 from lipcert.training.modes import at_rest, refused_parts, resting
 from lipcert.training.world import refuse_sharded
 
@@ -276,7 +275,7 @@ def exported_network(
     """Yield an imported copy of the module in evaluation mode; its file is removed after the
     block."""
     refuse_sharded(module)
-    own = copy.deepcopy(unwrapped(module)).eval()
+    own = copied(unwrapped(module)).eval()
     with tempfile.TemporaryDirectory() as folder:
         yield imported_network(own, example, Path(folder) / "model.onnx", settings)
 

@@ -21,10 +21,13 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.parametrize import is_parametrized
 
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.errors import UsageError
 from lipcert.settings.values import check_positive, number
+from lipcert.training.exporting import copied, renewed
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.modes import MASKED, frozen, has_learnt
@@ -60,8 +63,10 @@ def make_trainable(
     at most 1/norm_floor. A BatchNorm stays, in evaluation mode, where it is an affine map, if at
     least two of these hold: it is frozen, it is in evaluation mode, it has learnt statistics.
     Dropout becomes nn.Identity, except for GradientClipping, which trains with it. InstanceNorm no
-    longer tracks running statistics. Activations no longer work in place under BackpropClipping,
-    whose clips stand between layers.
+    longer tracks running statistics. Weights that a layer computes from others (weight_norm,
+    spectral_norm) become parameters with their present numbers; nn.EmbeddingBag becomes a table and
+    a mean, sum or maximum. Activations no longer work in place under BackpropClipping, whose clips
+    stand between layers.
 
     Args:
         mechanism: the one that will train the module; None: the copy can be trained by any of them.
@@ -74,7 +79,7 @@ def make_trainable(
                 f"make_trainable: {name or 'the module itself'} is a {type(part).__name__} that "
                 "does not know its channels yet; call the module once on an example before"
             )
-    own = copy.deepcopy(module)
+    own = copied(module)
     kind = None if mechanism is None else MECHANISMS[mechanism.kind]
     replacing = _Replacing(
         keeps_dropout=kind is not None and kind.clips_gradients,
@@ -150,6 +155,10 @@ class _Replacing:
                 return _untracked(part)
             case _ if is_still and is_at_rest:
                 return part, ""
+            case _ if is_parametrized(part) or renewed(part):
+                return part, _made_plain(part)
+            case nn.EmbeddingBag(padding_idx=None, max_norm=None):
+                return EmbeddingPool(part), "the same for ids [examples, count], without a loop"
             case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
                 return part, ""
             case _DropoutNd():
@@ -239,6 +248,43 @@ def _undropped(part: nn.Module) -> str:
     for at, name in drawn:
         setattr(at, name, 0.0)
     return "dropout that it draws itself set to 0" if drawn else ""
+
+
+class EmbeddingPool(nn.Embedding):
+    """What nn.EmbeddingBag computes for ids [examples, count], in operators that files can hold."""
+
+    def __init__(self, bag: nn.EmbeddingBag) -> None:
+        """bag: the layer whose table and mode to use."""
+        super().__init__(bag.num_embeddings, bag.embedding_dim, _weight=bag.weight)
+        self.weight, self.mode = bag.weight, bag.mode
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the mean, the sum or the largest entries of the rows of each example."""
+        rows = super().forward(ids)
+        if self.mode == "max":
+            return rows.amax(1)
+        return rows.mean(1) if self.mode == "mean" else rows.sum(1)
+
+
+def _made_plain(part: nn.Module) -> str:
+    """Make every weight that a part computes from others a parameter, with its present numbers."""
+    names = renewed(part)
+    for name in names:
+        is_weight_norm = f"{name}_g" in part._parameters
+        (remove_weight_norm if is_weight_norm else remove_spectral_norm)(part, name)
+    if is_parametrized(part):
+        lists: Any = part.parametrizations
+        plain = {
+            name: nn.Parameter(getattr(part, name).detach().clone(), item.requires_grad)
+            for name, of in lists.items()
+            for item in list(of.parameters())[:1]
+        }
+        del part.parametrizations
+        part.__class__ = type(part).__bases__[0]  # the given module keeps the class with properties
+        for name, parameter in plain.items():
+            part.register_parameter(name, parameter)
+        names += plain
+    return f"{', '.join(names)}: trained itself, and no longer computed from other weights"
 
 
 def _untracked(part: Any) -> tuple[nn.Module, str]:

@@ -16,6 +16,7 @@ from lipcert.audit.prepared_job import random_examples
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.premises import InputPart, Premises
+from lipcert.core.program import Part
 from lipcert.core.verdict import Verdict
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
@@ -186,6 +187,11 @@ def test_settings_name_inputs_of_the_model(folder: Path) -> None:
     for key in ("input_norm", "input_box"):
         with pytest.raises(UsageError):
             Settings(**{key: {"image": -1.0}})
+    users, items = Part("users", (1, 2), ids=4), Part("items", (1,), ids=9)
+    known = Settings().with_inputs((users, items))
+    assert [part.box for part in known.input_parts] == [(0.0, 3.0), (0.0, 8.0)]
+    assert not known.input_is_assumed
+    assert Settings().with_inputs((users, Part("ratings", (1, 2)))).input_is_assumed
 
 
 def test_examples_of_an_attack_lie_in_every_domain(folder: Path) -> None:

@@ -43,6 +43,16 @@ class Images(nn.Sequential):
         )  # fmt: skip
 
 
+class Windows(nn.Sequential):
+    """Each example is cut into three, which lie one after another along the first axis."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Unflatten(1, (3, 2)), nn.Flatten(0, 1), nn.Linear(2, 4), nn.Dropout(0.4),
+            nn.Unflatten(0, (-1, 3)), nn.Flatten(), nn.Linear(12, CLASSES),
+        )  # fmt: skip
+
+
 def images() -> TensorDataset:
     return TensorDataset(data().tensors[0].reshape(EXAMPLES, 1, 2, 3), LABELS)
 
@@ -64,6 +74,7 @@ class Recurrent(nn.Module):
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], TensorDataset]] = {
     "dense": (Dense, data()),
     "images": (Images, images()),
+    "windows": (Windows, data()),
 }
 CLIPS: dict[str, dict[str, Any]] = {
     "flat": {"clip_norm": 0.2},
@@ -102,7 +113,8 @@ def truth(
     losses = 0.0
     for i in range(len(x)):
         own.zero_grad()
-        logits = with_masks(own, x[i : i + 1].double(), [m[i : i + 1].double() for m in masks])
+        drawn = [mask.double().unflatten(0, (len(x), -1))[i] for mask in masks]
+        logits = with_masks(own, x[i : i + 1].double(), drawn)
         loss = functional.cross_entropy(logits / 0.5, y[i : i + 1])
         loss.backward()
         losses += float(loss.detach())

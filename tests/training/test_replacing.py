@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from lipcert.errors import NoVerdictError, UsageError
+from lipcert.errors import NoVerdictError, UnsupportedModelError, UsageError
 from lipcert.training import (
     BackpropClipping,
     GradientClipping,
@@ -110,6 +110,42 @@ def test_every_change_is_told() -> None:
     ):  # fmt: skip
         assert words in text
     assert str(make_trainable(nn.Linear(2, 2))) == "nothing had to be replaced"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
+@pytest.mark.parametrize(
+    "computed",
+    [
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+    ],
+)
+def test_weights_that_are_computed_become_plain_ones(computed: Callable[..., nn.Module]) -> None:
+    network = nn.Sequential(computed(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, CLASSES))
+    x = torch.rand(5, 6)
+    network(x)
+    with pytest.raises(NoVerdictError, match="make_trainable"):
+        private_run(mechanism=CLIP, network=lambda: network)
+    found = make_trainable(network, CLIP)
+    assert dict(found.module[0].named_parameters()).keys() == {"weight", "bias"}
+    assert torch.allclose(found.module.eval()(x), network.eval()(x), rtol=1e-4)
+    with private_run(mechanism=CLIP, network=found.module.train) as private:
+        train(private)
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+def test_a_bag_of_ids_becomes_a_table_of_the_same_numbers(mode: str) -> None:
+    network = nn.Sequential(nn.EmbeddingBag(9, 4, mode=mode), nn.Linear(4, CLASSES))
+    ids = torch.randint(9, (60, 5))
+    examples = TensorDataset(ids, torch.randint(CLASSES, (60,)))
+    with pytest.raises(UnsupportedModelError, match="make_trainable"):
+        private_run(mechanism=CLIP, network=lambda: network, examples=examples)
+    found = make_trainable(network, CLIP).module
+    assert torch.allclose(found(ids), network(ids))
+    with private_run(mechanism=CLIP, network=lambda: found, examples=examples) as private:
+        train(private)
 
 
 @given(st.integers(1, 200), st.booleans(), st.booleans())

@@ -385,7 +385,7 @@ def _compare(live: Seen, bounded: Seen, allowed: float) -> None:
         if len(found) != 1 or layer not in live.cotangents:
             raise NoVerdictError(
                 f"clipping: the layer {layer!r} is called {len(found)} times, and was bounded for "
-                "one call: its clips do not act where its parameters do"
+                "one call: its clips do not act where its parameters do; call the layer once"
             )
         for expected in bounded.inputs[layer]:
             _require((layer, "reads"), found[0], expected, allowed, 0.0)

@@ -65,12 +65,13 @@ class SingleGradients:
         x: [examples, *input_shape]. labels: as `checked_labels` returns them.
         """
         drawn = self._masks.drawn()
-        parts, masks = [part for part, _ in drawn], [mask for _, mask in drawn]
-        if any(mask.shape[:1] != x.shape[:1] for mask in masks):
+        parts = [part for part, _ in drawn]
+        if any(len(mask) % max(len(x), 1) for _, mask in drawn):
             raise NoVerdictError(
                 "training: a mask of dropout does not have the examples along its first axis, so "
                 "that it belongs to no example; replace it: lipcert.training.make_trainable(module)"
             )
+        masks = [mask.reshape(len(x), -1, *mask.shape[1:]) for _, mask in drawn if len(x)]
         return Asked(lambda: self._summed(x.detach(), labels, parts, masks))
 
     def _summed(
