@@ -24,18 +24,18 @@ LARGEST_SQUARED: Final = 1e100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ball:
-    """A ball that holds every value of which a fact is known, around one of these values."""
+    """A ball around one admissible value that contains all admissible values."""
 
     centre: Array
     radius: float
 
     def point(self) -> Fact:
-        """A fact of the centre alone."""
+        """Return a fact of the centre alone."""
         return Fact.of(self.centre.shape, norm_up(self.centre), exact(self.centre))
 
 
 def is_allowed(centre: Array, program: Program, known: Mapping[str, Fact]) -> bool:
-    """Whether an input satisfies all that is known of it, and of each of several of its own."""
+    """Whether an input satisfies all assumptions, on itself and on each of several inputs in it."""
     parts = zip(program.parts, program.inputs_of(centre), strict=True) if program.parts else ()
     return _satisfies(centre, known[program.input]) and all(
         _satisfies(own, known[part.name]) for part, own in parts
@@ -68,7 +68,7 @@ def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
 def fact_around(
     value: Interval, shape: Shape, form: Form, radius: float, level: float | None
 ) -> Fact:
-    """What is known of f(x) for ‖x − c‖ ≤ radius.
+    """Return a fact of f(x) for ‖x − c‖ ≤ radius.
 
     value: f(c), of this shape. form: of the steps from x to f(x), with slopes that hold for all
     inputs allowed, c among them. level: of `reach`; None: ‖f(c)‖ + ‖J‖·radius bounds the norm.
@@ -129,7 +129,7 @@ def _corner(form: Form, level: float, offsets: Array) -> Fraction | None:
 
 
 def _satisfies(centre: Array, fact: Fact) -> bool:
-    """Whether a point is as long and lies where the premises say, from which the rest follows."""
+    """Whether a point has the norm and lies in the box that the premises state."""
     box = fact.box.broadcast(centre.shape)
     inside = bool((centre >= box.lo).all() and (centre <= box.hi).all())
     return inside and norm_up(centre) <= fact.norm < np.inf

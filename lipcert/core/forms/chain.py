@@ -41,8 +41,8 @@ class Form:
     def has_norm(self, norm: float) -> bool:
         """Whether ‖J‖ ≤ norm could be proved, for all runs: their squares add up.
 
-        Proof: JJᵀ ≤ norm²·I, by the Frobenius norm of the matrix, or as the difference is positive
-        semidefinite, of which the diagonal is rounded.
+        Proof: JJᵀ ≤ norm²·I follows from the Frobenius norm of the matrix, or because the
+        difference is positive semidefinite; only its diagonal is rounded.
         """
         level = round_down(Fraction(norm) ** 2)
         if norm_up(self.matrix) <= level:
@@ -70,7 +70,7 @@ class Form:
 
 
 def below_level(matrix: Array, level: float) -> tuple[Array, Array]:
-    """level·I − matrix, and how far each entry is from the exact one."""
+    """Return level·I − matrix, and the distance of each entry from the exact one."""
     found = level * np.eye(len(matrix)) - matrix
     return found, np.diag(np.abs(found.diagonal()) * 2.0**-52)
 
@@ -84,13 +84,13 @@ def chain_form(
     *,
     proof: Definite,
 ) -> Form | None:
-    """A form with JJᵀ ≤ P for every Jacobian J of these steps; None where none is proved.
+    """Return a form with JJᵀ ≤ P for every Jacobian J of these steps; None if none is proved.
 
-    steps: all those on the ways from `start` to the output of the last one. Arguments as for
-    `links_of`; the operands of the steps are those of the file. proof: which arithmetic decides.
-    Proof: `descent`. For ‖δ‖ alone, slopes at the very bottom, where no matrix follows, are their
-    largest magnitudes: ‖Ds‖² is a sum over the entries. The runs of a value have one form. Adding P
-    rounds once.
+    steps: all steps on the ways from `start` to the output of the last one, with the operands of
+    the file. proof: the arithmetic that decides. The other arguments are those of `links_of`.
+    Proof: `descent`. Slopes at the very bottom, below every matrix, may be replaced by their
+    largest magnitudes, because ‖Ds‖² is a sum over the entries. All runs of a value share one form.
+    Adding P rounds once.
     """
     try:
         found = links_of(start, steps, shapes, slopes, multipliers)
@@ -133,7 +133,7 @@ def _completion(matrix: Array, error: Array, size: int) -> Array | None:
 
 
 def at_the_bottom(edges: Sequence[Edge]) -> tuple[Edge, ...]:
-    """Edges of which the slopes below every matrix and every branch are known."""
+    """Return edges in which the slopes below every matrix and every branch are known."""
     sources = Counter(edge.source for edge in edges)
     targets = Counter(edge.target for edge in edges)
     found = list(edges)

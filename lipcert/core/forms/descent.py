@@ -74,7 +74,7 @@ class Descent:
     size: int
 
     def matrix(self, factors: Array, *, unsigned: bool = False) -> Array:
-        """M for multipliers of these variables. unsigned: of terms as if all were positive."""
+        """Return M for multipliers of these variables; unsigned: as if all terms were positive."""
         found = np.zeros((self.total, self.total))
         for block in self.blocks:
             own, rest, t = block.own, block.above.where, factors[block.own, None]
@@ -93,7 +93,7 @@ class Descent:
 
 
 def middle(entries: Interval) -> Array:
-    """Numbers near all others in their places."""
+    """Return the middle of each interval."""
     return entries.ball()[0]
 
 
@@ -131,7 +131,7 @@ def descent_of(
 
 
 def _replaced(below: Rows, unknown: npt.NDArray[np.bool_], first: int) -> Rows:
-    """New variables from number `first` on in place of the unknown rows."""
+    """Return new variables, from number `first` on, in place of the unknown rows."""
     count = int(np.count_nonzero(unknown))
     stop = first + count if unknown.all() else below.where.stop
     rows = np.zeros((len(below.rows), stop - first))
@@ -179,6 +179,6 @@ def _stretch(link: Link) -> float:
 
 
 def _is_exact(link: Link) -> bool:
-    """Whether all that is known of it is known exactly."""
+    """Whether all numbers of the link that count as known are exact."""
     same = link.entries.lo == link.entries.hi
     return bool(same.all() if isinstance(link, Matrix) else (same | link.unknown).all())

@@ -77,7 +77,7 @@ Place: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """What `source` adds to `target`. Edges into a place stand before those out of it."""
+    """The link times `source` is added to `target`. Edges into a place precede those out of it."""
 
     source: Place
     target: Place
@@ -133,7 +133,7 @@ def links_of(
 def edges_of(
     step: Step, before: Sequence[Shape], slopes: Mapping[str, Interval]
 ) -> list[tuple[Edge, int]] | None:
-    """The edges of a step, each with the number of blocks that it keeps apart."""
+    """Return the edges of a step, each with the number of blocks that it keeps apart."""
     kind = type(step.op).__name__
     for table in (JOINS, ORDERINGS):
         if kind in table:
@@ -152,7 +152,7 @@ def edges_of(
 
 
 def on_run(link: Link, blocks: int, runs: int) -> Link | None:
-    """On a run of so many blocks; None for a matrix that is too large."""
+    """Return a link on a run of so many blocks; None for a matrix that is too large."""
     if isinstance(link, Diagonal):
         low, high = link.entries.lo.reshape(runs, -1), link.entries.hi.reshape(runs, -1)
         return replace(link, entries=Interval(low.min(axis=0), high.max(axis=0)))
@@ -162,7 +162,7 @@ def on_run(link: Link, blocks: int, runs: int) -> Link | None:
 
 
 def _repeated(matrix: Array, blocks: int) -> Array:
-    """So many times along a diagonal."""
+    """Return a matrix repeated so many times along a diagonal."""
     rows, columns = matrix.shape
     whole, each = np.zeros((blocks, rows, blocks, columns)), np.arange(blocks)
     whole[each, :, each] = matrix
@@ -170,7 +170,7 @@ def _repeated(matrix: Array, blocks: int) -> Array:
 
 
 def link_of(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | None:
-    """The Jacobian of a step that reads a value of this shape, in row-major order."""
+    """Return the Jacobian of a step that reads a value of this shape, in row-major order."""
     if step.op.is_function:
         return diagonal(slopes[step.output], shape) if step.output in slopes else None
     if isinstance(step.op, Dense):

@@ -1,15 +1,16 @@
-"""Products of numbers that are not negative: one quadratic inequality for ReLUs in a row.
+"""Products of non-negative numbers: one quadratic inequality for several ReLU layers.
 
-Let z be what a region starts with, and y what its ReLUs compute of values u. All that it computes
-is linear in v = (1, z, y), and so are the factors
+Let z be the start of a region, and let its ReLUs compute y from values u. All values of the region
+are linear in v = (1, z, y), and so are the factors
     1;    z − lo and hi − z of the box of z;    y, hi − y and y − u of each ReLU,
-none of which is negative. Products of two of them are not negative, y·(y − u) is 0, and ‖z‖ and ‖y‖
-are bounded. With any multipliers ≥ 0 (not trusted) of these, if the quadratic form
+none of which is negative. So products of two factors are not negative, y·(y − u) is 0, and ‖z‖ and
+‖y‖ are bounded. Take any multipliers ≥ 0 of these (not trusted), and let o be the output of the
+region. If the quadratic form
     level² − ‖o‖² − Σ ν·(X² − ‖y‖²) − Σ t·y·(u − y) − Σ n·f·f'
-of v is positive semidefinite, then ‖o‖ ≤ level, o being what the region computes. Products of two
-different variables that are not negative may be subtracted with any multipliers, too: those of the
-part by which an entry of the form is above pp', for numbers p of the variables (not trusted).
-A ReLU of which u has no entry of the other sign is y = u or y = 0, without variables.
+of v is positive semidefinite, then ‖o‖ ≤ level. Products of two different non-negative variables
+may be subtracted with any multipliers, too; these are the excess of an entry of the form over pp',
+for numbers p of the variables (not trusted).
+A ReLU whose input has one sign is y = u or y = 0, and has no variables.
 Attained: not in general; for a single ReLU of one number in a box, with all products.
 """
 
@@ -40,8 +41,7 @@ _TINY: Final = 2.0**-1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """What is affine: rows·v. errors: for each row, how far it is from the exact one at most, in
-    the norm."""
+    """Affine functions rows·v. errors: bounds of the distance of each row from the exact one."""
 
     rows: Array
     errors: Array
@@ -52,7 +52,7 @@ class Rows:
         return up(lengths_up(self.rows) + self.errors)
 
     def through(self, link: Link) -> Self:
-        """What a link makes of it. A product errs by γ_n of the product of the magnitudes."""
+        """Return the image under a link. A product errs by γ_n of the product of the magnitudes."""
         centre, radius = link.entries.ball()
         if not isinstance(link, Matrix):
             spread = np.abs(centre) * (self.errors + 2.0**-52 * self.lengths)
@@ -63,17 +63,17 @@ class Rows:
         return type(self)(centre @ self.rows, spread * _SAFE + _TINY)
 
     def plus(self, other: Self) -> Self:
-        """The sum; one rounding in an entry."""
+        """Return the sum; each entry is rounded once."""
         spread = self.errors + other.errors + 2.0**-52 * (self.lengths + other.lengths)
         return type(self)(self.rows + other.rows, spread * _SAFE + _TINY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Variables of the start, or of a ReLU: the entries `chosen` are 2^exponent times them.
+    """The variables of the start, or of a ReLU: the entries `chosen` are 2^exponent times them.
 
-    norm: of the whole value. factors: numbers of the first of those of the value, for the start
-    z − lo, else y; own: of the variables.
+    norm: of the whole value. factors: the number of its first factor, z − lo for the start and y
+    for a ReLU. own: the numbers of its variables.
     """
 
     chosen: npt.NDArray[np.bool_]
@@ -90,9 +90,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unfolded:
-    """A region in its variables. groups: of the start, and of each ReLU in order; stop: what it
-    computes; factors: the rows of all of them. The first variable is 1. unsigned: which variables
-    are never negative."""
+    """A region in its variables, of which the first is 1.
+
+    groups: of the start, and of each ReLU in order. stop: the output of the region. factors: the
+    rows of all factors. unsigned: which variables are never negative.
+    """
 
     groups: tuple[Group, ...]
     stop: Rows
@@ -114,10 +116,11 @@ class Unfolded:
         *,
         raised: Sequence[float] = (),
     ) -> tuple[Array, float] | None:
-        """The form, for multipliers of norms, of y(u − y) and of products, and how far it is from
-        the exact one at most, in the norm; None where the multipliers do not fit. places: i·K + j
-        of a product of the factors i and j of K. raised: nothing, or p for 1 and for each entry
-        that is a variable.
+        """Return the form for these multipliers, and a bound of its distance from the exact form.
+
+        norms, ties, cuts: multipliers of norms, of y(u − y) and of products; the result is None if
+        they do not fit. places: i·K + j stands for the product of the factors i and j of K. raised:
+        empty, or p for 1 and for each entry that is a variable.
 
         Proof: terms are products of two rows and a multiplier, each of which passes at most `terms`
         roundings; |fl − exact| ≤ γ·Σ|products|, whose Frobenius norm is at most mass. What level²
@@ -182,11 +185,11 @@ def unfolded(  # noqa: PLR0917  tables of a proof
     offsets: Mapping[str, Interval],
     ties: Sequence[Sequence[float]],
 ) -> Unfolded | None:
-    """Of the steps from a start up to what the last of them computes; None where one is neither
-    affine nor a ReLU, or where there is too much of it.
+    """Return a region in its variables; None if a step is neither affine nor a ReLU, or if there
+    are too many variables.
 
-    facts: of the start, and of what ReLUs read and compute. offsets: of each affine step, what it
-    makes of 0. ties: entries of a ReLU that have one, which is not 0, have a variable in any case.
+    facts: of the start, and of the inputs and outputs of ReLUs. offsets: the image of 0 under each
+    affine step. ties: an entry of a ReLU whose multiplier is not 0 always has a variable.
     """
     relus = [step for step in steps if step.op == Activation("relu")]
     if len(relus) != len(ties):
@@ -249,7 +252,7 @@ def _affine(
     offsets: Mapping[str, Interval],
     total: int,
 ) -> Rows | None:
-    """What an affine step computes, from the values that it reads."""
+    """Return the output of an affine step from its inputs; None for another step."""
     if isinstance(step.op, Move) and step.inputs[0] in values:
         return _moved(values[step.inputs[0]], step.op.sources.ravel())
     is_affine = not step.op.is_function and type(step.op).__name__ not in ORDERINGS
@@ -270,21 +273,21 @@ def _affine(
 
 
 def _moved(x: Rows, sources: npt.NDArray[np.int64]) -> Rows:
-    """The entries with these numbers, 0 for −1: exact."""
+    """Return the entries with these numbers, and 0 for −1, exactly."""
     kept = sources >= 0
     rows, errors = x.rows[sources], x.errors[sources]
     return Rows(np.where(kept[:, None], rows, 0.0), np.where(kept, errors, 0.0))
 
 
 def _rectified(u: Rows, box: Interval, group: Group) -> Rows:
-    """What a ReLU makes of u: its variables, u where that is never negative, and 0 elsewhere."""
+    """Return relu(u): variables, u where u is never negative, and 0 elsewhere."""
     kept = (box.lo.ravel() >= 0.0) & ~group.chosen
     rows = np.where(kept[:, None], u.rows, 0.0) + _units(group, u.rows.shape[1])
     return Rows(rows, np.where(kept, u.errors, 0.0))
 
 
 def _above_ends(x: Rows, fact: Fact, shape: Shape) -> tuple[Rows, Rows]:
-    """x − lo and hi − x for the ends of its box; 0 where an end is not finite."""
+    """Return x − lo and hi − x for the ends of its box; 0 where an end is not finite."""
     box = fact.box.broadcast(shape)
     found = []
     for end, sign in ((box.lo.ravel(), 1.0), (box.hi.ravel(), -1.0)):
@@ -296,14 +299,14 @@ def _above_ends(x: Rows, fact: Fact, shape: Shape) -> tuple[Rows, Rows]:
 
 
 def _constant(values: Array, errors: Array, total: int) -> Rows:
-    """Numbers, which err."""
+    """Return constants with these errors."""
     rows = np.zeros((len(values), total))
     rows[:, 0] = values
     return Rows(rows, errors)
 
 
 def _units(group: Group, total: int) -> Array:
-    """The entries of a value that are variables of their own."""
+    """Return the rows of the entries of a value that are variables."""
     rows = np.zeros((group.size, total))
     rows[np.flatnonzero(group.chosen), np.arange(total)[group.own]] = 2.0**group.exponent
     return rows

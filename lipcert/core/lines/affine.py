@@ -1,4 +1,4 @@
-"""fact/affine: what the norm of an affine map says of its image, or of a ReLU behind it."""
+"""fact/affine: the norm of an affine map bounds its output, or that of a ReLU behind it."""
 
 import math
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from lipcert.core.window_kinds import Conv
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AffineFact(FactLine):
-    """Of Ax + c, where c is the value at 0, or of what a ReLU makes of it: ‖A‖·‖x‖ + ‖c⁺‖.
+    """‖Ax + c‖ ≤ ‖A‖·‖x‖ + ‖c‖, c the image of 0; behind a ReLU ‖c⁺‖ takes the place of ‖c‖.
 
-    values: of a run whose norm is proved, or of one linear step. value: the last of them, or that
-    of a ReLU which reads it.
-    Proof: entry by entry relu(u + c) ≤ relu(u) + relu(c), and no entry of these is negative; with
-    a limit it is smaller; ‖relu(Ax)‖ ≤ ‖Ax‖. The same holds for a run of y, where A is a matrix of
-    runs of x.
+    values: those of a run whose norm is proved, or of one linear step. value: the last of them, or
+    the output of a ReLU that reads it.
+    Proof: relu(u + c) ≤ relu(u) + relu(c) entry by entry, and no entry is negative; an upper limit
+    of the ReLU makes entries smaller; ‖relu(Ax)‖ ≤ ‖Ax‖. If A is a matrix that acts on runs of x,
+    the same holds for each run of the output.
     Attained: A = I, c = x ≥ 0.
     """
 
@@ -31,7 +31,7 @@ class AffineFact(FactLine):
     values: tuple[str, ...]
 
     def evaluate(self, proof: Proof) -> Fact:
-        """From the fact of what the first step reads."""
+        """Return the fact that follows from the input of the first step."""
         steps = tuple(proof.step(value) for value in self.values)
         if not steps:
             raise NotProved("it names no steps")
@@ -50,7 +50,7 @@ class AffineFact(FactLine):
         return Fact.of(shape, norm, row_norm=run)
 
     def _norm(self, steps: tuple[Step, ...], proof: Proof) -> float:
-        """‖A‖, of a run as a line proves it."""
+        """Return ‖A‖; for a run, the norm that an earlier line proves."""
         if len(steps) > 1:
             return proof.runs[self.values]
         (step,) = steps

@@ -1,4 +1,4 @@
-"""ball/input and fact/ball: values near that of one example."""
+"""ball/input and fact/ball: every value lies near the value of one example."""
 
 import math
 from abc import abstractmethod
@@ -22,8 +22,8 @@ _LARGEST_POINTS = 1 << 20
 class InputBall(Line[Ball]):
     """‖x − c‖₂ ≤ bound for every admissible input x, around an input c that is admissible itself.
 
-    shares: one number of `forms.centred.enclosing_ball`, or one for each of several inputs, whose
-    balls stand side by side; any from 0 to 1 is as good a proof.
+    shares: the number of `forms.centred.enclosing_ball`, or one for each of several inputs, whose
+    balls stand side by side. Every number from 0 to 1 proves a ball.
     """
 
     rule: Literal["ball/input"] = "ball/input"
@@ -36,7 +36,7 @@ class InputBall(Line[Ball]):
         return "the input"
 
     def evaluate(self, proof: Proof) -> Ball:
-        """Hypotheses: the centre satisfies all that is assumed, of the whole and of each input."""
+        """Return the ball; its centre has to satisfy all assumptions on the inputs."""
         program, known = proof.program, proof.known
         shape = program.shapes[program.input]
         if math.prod(shape) > _LARGEST_POINTS:
@@ -58,7 +58,7 @@ class InputBall(Line[Ball]):
         return found.radius
 
     def keep(self, proof: Proof, found: Ball) -> None:
-        """By the number of the line."""
+        """Keep the centre and the radius under the number of the line."""
         start = proof.program.input
         proof.balls[proof.number] = {start: found.point()}
         proof.radii[proof.number, start] = self.stated
@@ -66,10 +66,10 @@ class InputBall(Line[Ball]):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class NearFact(FactLine):
-    """Of f(x) near a value that is known, by a form.
+    """A form bounds the distance of f(x) from a known value.
 
-    level: λ of `forms.centred.reach`, which is not trusted. Without it the norm is that of the
-    known value and what the norm of the form adds.
+    level: the λ of `forms.centred.reach`, which is not trusted. Without it, the norm of f(x) is at
+    most that of the known value plus the norm of the form times the radius.
     Proof: `forms.centred.fact_around`.
     """
 
@@ -77,7 +77,7 @@ class NearFact(FactLine):
     level: Bound | None = None
 
     def evaluate(self, proof: Proof) -> Fact:
-        """By the form, around that value."""
+        """Return the fact that the form proves around the known value."""
         chain = of_values(proof, self.form)
         if chain.stop != self.value:
             raise NotProved(f"the form ends at {chain.stop}")
@@ -86,28 +86,28 @@ class NearFact(FactLine):
 
     @abstractmethod
     def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
-        """The known value, and how far the starts of the form are from each other."""
+        """Return the known value, and the radius at the start of the form."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BallFact(NearFact):
-    """Of f(x) near f(c), of a ball and a form that begins where its radius is known.
+    """f(x) lies near f(c), for a ball around c and a form that starts where its radius is known.
 
-    Proof: the example in the middle is one of those that the facts are about, and so are the slopes
-    of the form: facts only grow tighter after its line.
+    Proof: facts hold for the example in the middle, too, and so do the slopes of the form, because
+    facts only become tighter after its line.
     """
 
     rule: Literal["fact/ball"] = "fact/ball"
     ball: int
 
     def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
-        """The image of the centre."""
+        """Return the image of the centre, and the radius."""
         radius = proof.radii[self.ball, chain.start]
         return proof.carried(proof.balls[self.ball], chain.steps)[chain.stop].box, radius
 
 
 def of_values(proof: Proof, number: int) -> Chain:
-    """The chain of a line; NotProved for one of cotangents."""
+    """Return the chain of a line; raise NotProved if it is one of cotangents."""
     chain = proof.forms[number]
     if chain.use == COTANGENTS:
         raise NotProved("the form is one of cotangents")

@@ -1,5 +1,5 @@
-"""form/chain and pull/form: a quadratic form that bounds every Jacobian of the steps between two
-values, and what the lower one receives through them; and every such share of a cotangent."""
+"""form/chain and pull/form: a quadratic form bounds every Jacobian of the steps between two values,
+and the cotangent that these steps pass down."""
 
 import math
 from abc import abstractmethod
@@ -24,13 +24,13 @@ Use: TypeAlias = Literal["values", "chords", "cotangents"]
 VALUES: Final = "values"
 CHORDS: Final = "chords"
 COTANGENTS: Final = "cotangents"
-"""what a chain is used for: how far a value is from that of another example, from the image of 0,
-or what a cotangent becomes on its way down"""
+"""Uses of a chain: the distance of a value from that of another example, its distance from the
+image of 0, and the cotangent at the lower end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """A form that is proved, with the steps it is of and the slopes it allows them."""
+    """A proved form, its steps, and the slopes that it allows them."""
 
     start: str
     stop: str
@@ -44,12 +44,12 @@ class Chain:
 class ChainForm(Line[Chain]):
     """JJᵀ ≤ P for the Jacobians J of all steps from one value up to another, by `forms.chain`.
 
-    use: "values" for the steps that the upper value needs besides the lower one, with the slopes
-    that the facts allow; "chords" for the same steps with slopes of chords from the image of 0;
-    "cotangents" for the steps on the ways between the two. multipliers: one list per step that acts
-    entry by entry, and per round of a step that picks or orders entries, from below; one number per
-    entry. They are not trusted: P follows from them, and is proved. bound ≥ ‖J‖ for all of them,
-    for lines that use it.
+    use: "values" takes the steps from which the upper value is computed, with the slopes that the
+    facts allow; "chords" takes the same steps with the slopes of chords from the image of 0;
+    "cotangents" takes the steps on the ways between both values. multipliers: from below, one list
+    for each step that acts entry by entry, and for each round of a step that picks or orders
+    entries; a list has one number for each entry. They are not trusted: P is computed from them,
+    and proved. bound ≥ ‖J‖ for all these J, where a later line uses it.
     """
 
     rule: Literal["form/chain"] = "form/chain"
@@ -61,7 +61,7 @@ class ChainForm(Line[Chain]):
     multipliers: tuple[tuple[Bound, ...], ...]
 
     def evaluate(self, proof: Proof) -> Chain:
-        """The form, with the operands of the file."""
+        """Prove the form for the operands of the file."""
         program = proof.program
         steps = chain_steps(program, self.use, self.start, self.stop, proof.free)
         if steps is None:
@@ -79,11 +79,11 @@ class ChainForm(Line[Chain]):
         return Chain(self.start, self.stop, steps, slopes, form, self.use)
 
     def least(self, _: Chain) -> float:
-        """The bound itself, which is proved."""
+        """Return the bound itself, which `evaluate` has proved."""
         return 0.0 if self.bound is None else self.bound
 
     def keep(self, proof: Proof, found: Chain) -> None:
-        """By the number of the line."""
+        """Keep the chain under the number of the line."""
         form = replace(found.form, norm=self.stated)
         proof.forms[proof.number] = replace(found, form=form)
 
@@ -91,7 +91,7 @@ class ChainForm(Line[Chain]):
 def slopes_at(
     proof: Proof, use: str, start: str, steps: Sequence[Step]
 ) -> dict[str, Interval] | None:
-    """The slopes of the steps of a chain that facts allow, for its use."""
+    """Return the slopes that facts allow the steps of a chain, for its use."""
     points = proof.images(steps, start) if use == CHORDS else None
     return slopes_between(steps, proof.facts, points)
 
@@ -99,9 +99,9 @@ def slopes_at(
 def chain_steps(
     program: Program, use: str, start: str, stop: str, free: frozenset[str]
 ) -> tuple[Step, ...] | None:
-    """The steps of a chain, all of whose operands are those of the file; None for none.
+    """Return the steps of a chain; None if there are none, or if training changes their operands.
 
-    Values change with all that they depend on, cotangents pass through what lies between.
+    A value changes with all that it depends on; a cotangent passes through the steps between.
     """
     if start not in program.shapes or stop not in program.shapes:
         return None
@@ -113,11 +113,12 @@ def chain_steps(
 def slopes_between(
     steps: Sequence[Step], facts: Mapping[str, Fact], points: Mapping[str, Fact] | None = None
 ) -> dict[str, Interval] | None:
-    """The slopes of each step that acts entry by entry, wherever facts hold.
+    """Return the slopes of each step that acts entry by entry, wherever facts hold.
 
-    points: with them, the slopes of chords from a point, which need not be one of these values.
-    Proof: the ends of such a chord lie in the hull of both intervals, entry by entry, and the
-    slope of a chord is one of the derivatives between its ends, or a mean of them.
+    points: if they are given, the slopes are those of chords from these points, which need not
+    satisfy the facts.
+    Proof: both ends of such a chord lie in the hull of two intervals, entry by entry, and the slope
+    of a chord is a derivative between its ends, or a mean of derivatives.
     """
     found: dict[str, Interval] = {}
     for step in steps:
@@ -136,31 +137,31 @@ def slopes_between(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ShareLine(Line[float]):
-    """‖what a value receives‖₂ ≤ bound, through one of its readers or through all of them."""
+    """‖share of the cotangent of a value‖₂ ≤ bound: the share of one reader, or of all of them."""
 
     stage: ClassVar[int] = 5
     of: Seed = LOSS
 
     @abstractmethod
     def entry(self, proof: Proof) -> tuple[str, str | None]:
-        """The value, and the only reader through which it receives this; None: all are meant."""
+        """Return the value and the reader whose share is bounded; None stands for all readers."""
 
     def keep(self, proof: Proof, _: float) -> None:
-        """For a line about the value."""
+        """Keep the smallest bound of the share for a line about the value."""
         edges, entry = proof.passes[self.of].edges, self.entry(proof)
         edges[entry] = min(edges.get(entry, math.inf), self.stated)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FormPull(ShareLine):
-    """Through the steps of a chain, by its form, from the cotangent where the chain ends.
+    """A form bounds the share of the steps of its chain, from the cotangent at the upper end.
 
-    Hypotheses (checked): what reaches the values between these steps reaches them through these
-    steps alone; one of the steps reads the value at the start, once, or all its readers are among
-    them. What else the steps read does not matter: it is held as it is.
-    by: "norm" for the norm that the form states times that of the cotangent, "hull" for the largest
-    ‖Jᵀg‖ over the hull of the cotangent, by whichever of the form and `others`, forms of the same
-    steps, says least at each vertex.
+    Hypotheses (checked): cotangents reach the values between these steps through these steps alone;
+    either a single step of the chain reads the start, once, or all readers of the start belong to
+    the chain. Other inputs of the steps are held fixed and do not matter.
+    by: "norm" multiplies the norm of the form by that of the cotangent; "hull" takes the largest
+    ‖Jᵀg‖ over the hull of the cotangent. others: forms of the same steps; the smallest of all forms
+    counts at each vertex.
     Proof: ‖Jᵀg‖² ≤ gᵀPg.
     """
 
@@ -171,11 +172,11 @@ class FormPull(ShareLine):
 
     @property
     def subject(self) -> str:
-        """The form, by its line."""
+        """The number of the line of the form."""
         return f"the chain of line {self.form}"
 
     def evaluate(self, proof: Proof) -> float:
-        """The form over what is known of the cotangent."""
+        """Return the bound of the form, for all cotangents that are possible at the upper end."""
         chain = proof.forms[self.form]
         if chain.use != COTANGENTS:
             raise NotProved("the form is not one of cotangents")
@@ -192,14 +193,16 @@ class FormPull(ShareLine):
         return chain.form.over_hull(above.hull, *(other.form for other in others))
 
     def entry(self, proof: Proof) -> tuple[str, str | None]:
-        """The start of the chain, and the only step of it that reads the start, if one does."""
+        """Return the start of the chain, and the step that alone reads it, if there is one."""
         chain = proof.forms[self.form]
         return chain.start, first_reader(proof.program, chain.steps, chain.start)
 
 
 def first_reader(program: Program, steps: Sequence[Step], start: str) -> str | None:
-    """The only one of these steps, on the ways up from a value, that reads it; None where several
-    are all its readers. NotProved where others read it too, or what lies between."""
+    """Return the step of a chain that alone reads its start; None if several are all its readers.
+
+    Raise NotProved if other steps read the start, too, or a value between the steps.
+    """
     if not is_only_way(program, steps):
         raise NotProved("cotangents reach the chain in other ways")
     reads = reads_of(steps, start)

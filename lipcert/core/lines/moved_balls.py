@@ -1,5 +1,5 @@
-"""ball/form and fact/zero: how far a value is, by a form, from that of the example in the middle,
-or from the image of 0."""
+"""ball/form and fact/zero: a form bounds the distance of a value from that of the example in the
+middle, or from the image of 0."""
 
 import math
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from lipcert.core.lines.proof import Proof
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MovedBall(Line[float]):
-    """‖f(x) − f(c)‖₂ ≤ bound, of a ball and a form that begins where its radius is known.
+    """‖f(x) − f(c)‖₂ ≤ bound, for a ball around c and a form that starts where its radius is known.
 
     Hypotheses (checked): the form states its norm.
-    Proof: f(x) − f(c) = J(x − c), for the J of a chord.
+    Proof: f(x) − f(c) = J(x − c), for the Jacobian J of a chord.
     """
 
     rule: Literal["ball/form"] = "ball/form"
@@ -32,16 +32,16 @@ class MovedBall(Line[float]):
 
     @property
     def subject(self) -> str:
-        """The ball, by its line."""
+        """The number of the line of the ball."""
         return f"the ball of line {self.ball}"
 
     def evaluate(self, proof: Proof) -> float:
-        """The norm of the form times the radius."""
+        """Return the norm of the form times the radius."""
         chain = of_values(proof, self.form)
         return multiply_up(chain.form.norm, proof.radii[self.ball, chain.start])
 
     def keep(self, proof: Proof, _: float) -> None:
-        """The smallest radius that is known at the value."""
+        """Keep the smallest radius that is known at the value."""
         chain, points = proof.forms[self.form], proof.balls[self.ball]
         proof.carried(points, chain.steps)
         known = proof.radii.get((self.ball, chain.stop), math.inf)
@@ -50,15 +50,15 @@ class MovedBall(Line[float]):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ZeroFact(NearFact):
-    """Of f(x) near f(0), whether 0 is one of the values at the start of the form or not.
+    """f(x) lies near f(0); the value at the start of the form need not be able to be 0.
 
-    Hypotheses (checked): the form is proved for slopes of chords from 0.
+    Hypotheses (checked): the form is proved for the slopes of chords from 0.
     """
 
     rule: Literal["fact/zero"] = "fact/zero"
 
     def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
-        """The image of 0, and the norm of the value at the start."""
+        """Return the image of 0, and the norm of the value at the start."""
         images, radius = proof.images(chain.steps, chain.start), proof.facts[chain.start].norm
         if chain.use != CHORDS and not is_proved_for(
             chain, slopes_between(chain.steps, proof.facts, images)
@@ -70,7 +70,7 @@ class ZeroFact(NearFact):
 
 
 def is_proved_for(chain: Chain, slopes: Mapping[str, Interval] | None) -> bool:
-    """Whether the slopes of its steps are among those that the form of a chain is proved for."""
+    """Whether the form of a chain is proved for all these slopes of its steps."""
     return slopes is not None and all(
         np.all(chain.slopes[name].lo <= found.lo) and np.all(found.hi <= chain.slopes[name].hi)
         for name, found in slopes.items()

@@ -1,4 +1,4 @@
-"""norm/…: how far a linear map stretches."""
+"""norm/…: bounds of the norms of linear maps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from lipcert.core.program import Shape, Step
 class NormLine(Line[float]):
     """‖A‖₂ ≤ bound, A the linear part of steps whose tensors are those of the file.
 
-    method: the route of the proof ("dense", "windows", "absolute", "explicit" or "torus"); twists,
-    counts: of a torus. What follows is the bound itself, if it is proved, and inf if not.
+    method: how the norm is proved ("dense", "windows", "absolute", "explicit" or "torus"). twists,
+    counts: of a torus. The line proves the bound itself, or nothing (inf).
     """
 
     stage: ClassVar[int] = 3
@@ -38,7 +38,7 @@ class NormLine(Line[float]):
 
 
 def matrix_holds(entries: Interval, bound: float, check: NormCheck) -> bool:
-    """Whether the norm of a matrix is proved; one beyond the limits of a proof proves nothing."""
+    """Whether the norm of a matrix is proved; a matrix beyond the limits of a proof is not."""
     spend()
     try:
         return all_at_most(entries, 1.0, bound, check)
@@ -53,7 +53,7 @@ def norm_holds(
     witness: NormWitness,
     check: NormCheck,
 ) -> bool:
-    """Whether the norm of steps in a row is proved; what does not fit proves nothing."""
+    """Whether the norm of consecutive steps is proved; it is not if they do not fit together."""
     spend()
     first = steps[0]
     try:
@@ -69,15 +69,15 @@ def norm_holds(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepNorm(NormLine):
-    """Of the linear step that computes a value."""
+    """The norm of the linear step that computes a value."""
 
     rule: Literal["norm/step"] = "norm/step"
     value: str
 
     def evaluate(self, proof: Proof) -> float:
-        """The bound, if `norms.claim` proves it."""
+        """Return the bound, if `norms.claim` proves it."""
         return self._proved((proof.step(self.value),), proof)
 
     def keep(self, proof: Proof, found: float) -> None:
-        """For every rule that reads the norm of the step."""
+        """Keep the norm for every rule that uses the norm of the step."""
         proof.norms[self.value] = found

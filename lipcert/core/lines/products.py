@@ -1,4 +1,4 @@
-"""fact/products: what products of numbers that are not negative say of ReLUs in a row."""
+"""fact/products: products of non-negative numbers bound the output of several ReLU layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ MAX_CUTS: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ProductFact(FactLine):
-    """Of what affine steps and ReLUs compute from `start`: its norm is at most `level`.
+    """Affine steps and ReLUs compute the value from `start`; its norm is at most `level`.
 
-    norms: a multiplier for the start, and one for each ReLU; ties: for each ReLU, one for each
-    entry; cuts: of the products at `places`; raised: a number for each variable, or none at all.
-    They are not trusted, nor is the level: that the form of `forms.products` is positive
-    semidefinite is proved.
-    Hypotheses (checked): no tensor of the steps may change; all of them are affine, or ReLUs.
+    norms: one multiplier for the start and one for each ReLU. ties: for each ReLU, one multiplier
+    for each entry. cuts: the multipliers of the products at `places`. raised: one number for each
+    variable, or none. The certificate proposes these numbers and the level, and the checker proves
+    that the form of `forms.products` is positive semidefinite.
+    Hypotheses (checked): training changes no tensor of the steps; all steps are affine, or ReLUs.
     """
 
     rule: Literal["fact/products"] = "fact/products"
@@ -41,7 +41,7 @@ class ProductFact(FactLine):
     raised: tuple[Bound, ...] = field(default=(), metadata=member(optional=True))
 
     def evaluate(self, proof: Proof) -> Fact:
-        """The level, if the form is positive semidefinite."""
+        """Return the level, if the form is positive semidefinite."""
         region = None
         if len(self.cuts) <= MAX_CUTS:
             region = region_of(proof, proof.facts, self.start, self.value, self.ties)
@@ -59,7 +59,7 @@ class ProductFact(FactLine):
 def region_of(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str, ties: Sequence[Sequence[float]]
 ) -> Unfolded | None:
-    """All steps from a value up to another, in variables; None where the rule has none."""
+    """Return the steps between two values in the variables of the form, or None."""
     steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
     if steps is None:
         return None
@@ -72,7 +72,7 @@ def region_of(
 
 
 def _at_zero(proof: Proof, step: Step) -> Interval:
-    """What a step makes of 0."""
+    """Return the image of 0 under a step."""
     shapes = proof.program.shapes
     points = {
         name: Fact.of(shapes[name], 0.0, exact(np.zeros((1,) * len(shapes[name]))))

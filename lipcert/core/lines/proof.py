@@ -56,8 +56,8 @@ class Table(dict[K, V]):
 class Pass:
     """Cotangents of one scalar: of the loss, or of a unit vector at the output.
 
-    readers: of each value, the steps that read it, the last one first. edges: norms of what a value
-    receives through one reader, or in all, under None.
+    readers: for each value, the steps that read it, the last one first. edges: norms of the share
+    of the cotangent of a value that one reader passes down, or, under None, of all shares together.
     """
 
     program: Program
@@ -69,16 +69,16 @@ class Pass:
 class Proof:
     """The tables of a proof about one program, under premises, for all weights in a scope.
 
-    known: what the premises say of the inputs. norms: of linear steps, by what they compute; runs:
-    of affine steps in a row, by all that they compute; stacks: of matrices that read one value,
-    likewise; slices: of the rows of a matrix that a move makes runs of, by the move. facts: of
-    values. balls: facts of the values of one allowed example; radii: how far those of any other are
-    from them; forms: of chains; these by the numbers of their lines. passes: of the loss and of the
-    output. kernels: gradients through convolutions, by what they compute; gradients: of tensors.
-    differences: of classes, by the value where they begin and that to which they are pulled back,
-    each found once.
-    number: of the line at hand. users: of each tensor, the steps that use it. Unsupported where a
-    tensor that may change enters a step as a plain number, which is read from the file.
+    known: facts of the inputs, from the premises. norms: of linear steps, by their outputs. runs:
+    norms of consecutive affine steps, by all their outputs. stacks: norms of matrices that read one
+    value, by all their outputs. slices: norms of the rows that a move makes runs of, by the move.
+    facts: of values. balls: facts of the values of one admissible example. radii: how far the
+    values of any other example are from them. forms: of chains. Balls, radii and forms are kept by
+    the numbers of their lines. passes: of the loss and of the output. kernels: gradients through
+    convolutions, by their outputs. gradients: of tensors. differences: of classes, by the value
+    where they begin and the one to which they are pulled back; each is computed once.
+    number: of the current line. users: the steps that use each tensor. The constructor raises
+    Unsupported if a tensor that may change enters a step as a plain number of the file.
     """
 
     def __init__(
@@ -141,38 +141,38 @@ class Proof:
 
     @property
     def lipschitz(self) -> float:
-        """Of the output in the input, where a line pulls a unit vector down to it."""
+        """The Lipschitz constant; inf if no line bounds the image of a unit vector at the input."""
         unit = self.passes[OUTPUT].cotangents.get(self.program.input)
         return math.inf if unit is None else unit.norm
 
     def gradient(self, tensor: str) -> float:
-        """The bound that a line proves. No loss depends on a tensor that no step reads."""
+        """Return the bound that a line proves; 0 for a tensor that no step reads."""
         is_read = tensor in self.users or tensor in self.program.untracked
         return self.gradients.get(tensor, math.inf if is_read else 0.0)
 
     def step(self, value: str) -> Step:
-        """The step that computes a value; NotProved where none does."""
+        """Return the step that computes a value; raise NotProved if there is none."""
         if value not in self.steps:
             raise NotProved(f"no step computes {shown(value)}")
         return self.steps[value]
 
     def images(self, steps: Sequence[Step], start: str) -> Mapping[str, Fact]:
-        """Facts of what steps compute where the value at which they start is 0."""
+        """Return facts of the outputs of steps if the value at their start is 0."""
         shape = self.program.shapes[start]
         at_start = {start: Fact.of(shape, 0.0, exact(np.zeros((1,) * len(shape))))}
         return self.carried(self._images.setdefault(start, at_start), steps)
 
     def carried(self, points: dict[str, Fact], steps: Sequence[Step]) -> Mapping[str, Fact]:
-        """Facts of a point, and of what steps compute of it; each is found once."""
+        """Return facts of a point and of its images under steps; each is computed once."""
         for step in steps:
             if step.output not in points:
                 points[step.output] = step_fact(self.program, step, points, self.weights)
         return points
 
     def shares(self, step: Step) -> tuple[tuple[str, float], ...]:
-        """For each use of a tensor by a step: a bound of the gradient that arrives there.
+        """Return a bound of the gradient through each use of a tensor by a step.
 
-        Asked once facts and cotangents are settled.
+        It is called after all facts and cotangents are known.
         """
         if step.output not in self._shares:
             shapes = self.program.shapes
@@ -195,9 +195,9 @@ def _readers(program: Program) -> dict[str, list[Step]]:
 
 
 def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
-    """What A-INPUT says of one example: of the input, and of each of several that it holds.
+    """Return what A-INPUT states of the input, and of each of several inputs that it holds.
 
-    Nothing is known besides of numbers that choose rows of a table: others beside them may not.
+    That numbers choose rows of a table adds nothing: other entries of the input may not do so.
     """
     shape = program.shapes[program.input]
     if input_faults(program, premises):
@@ -219,7 +219,7 @@ def input_faults(program: Program, premises: Premises) -> bool:
 
 
 def input_fact(shape: Shape, norm: float, box: Interval | None) -> Fact:
-    """What is assumed of an input; Unsupported where the box lies outside of the ball."""
+    """Return the assumption on an input; raise Unsupported if the box lies outside of the ball."""
     if box is not None:
         nearest = np.clip(0.0, box.lo, box.hi)
         if box_norm(exact(nearest), shape) * (1.0 - _ROUNDING) > norm:
@@ -228,7 +228,7 @@ def input_fact(shape: Shape, norm: float, box: Interval | None) -> Fact:
 
 
 def input_box(shape: Shape, ends: tuple[float, float] | None) -> Interval | None:
-    """The same interval for every entry; None where none is assumed."""
+    """Return the same interval for every entry; None if no interval is assumed."""
     if ends is None:
         return None
     low, high = (np.full((1,) * len(shape), end) for end in ends)

@@ -1,4 +1,4 @@
-"""norm/run and pull/run: affine steps in a row, as one map."""
+"""norm/run and pull/run: consecutive affine steps as one map."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -13,32 +13,32 @@ from lipcert.core.token_kinds import Add
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunNorm(NormLine):
-    """Of affine steps in a row, as one map. values: what they compute, in order."""
+    """The norm of consecutive affine steps as one map. values: their outputs, in order."""
 
     rule: Literal["norm/run"] = "norm/run"
     about: ClassVar[str] = "values"
     values: tuple[str, ...]
 
     def evaluate(self, proof: Proof) -> float:
-        """By `norms.fused`, which checks that the steps follow one another."""
+        """Return the bound, if `norms.fused` proves that the steps are consecutive and have it."""
         steps = tuple(proof.step(value) for value in self.values)
         if len(steps) < 2:
             raise NotProved("one step is not a run")
         return self._proved(steps, proof)
 
     def keep(self, proof: Proof, found: float) -> None:
-        """For lines that name the run."""
+        """Keep the norm for lines that name the run."""
         proof.runs[self.values] = found
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunPull(ShareLine):
-    """Through a run of affine steps, by its norm.
+    """The norm of a run of affine steps bounds the cotangent that the run passes down.
 
-    Hypotheses (checked): nothing else reads what lies between. If a sum of the run has the value
-    itself as its other term, nothing but the first step and the sum reads the value, and all that
-    it receives comes that way.
-    Proof: a cotangent that enters at the end of x ↦ Ax + c reaches x as Aᵀ times it.
+    Hypotheses (checked): no other step reads a value within the run. If a sum of the run has the
+    start of the run as its other term, only the first step and the sum read the start, and the
+    bound holds for its whole cotangent.
+    Proof: x ↦ Ax + c passes the cotangent g of its output down as Aᵀg.
     """
 
     rule: Literal["pull/run"] = "pull/run"
@@ -46,7 +46,7 @@ class RunPull(ShareLine):
     values: tuple[str, ...]
 
     def evaluate(self, proof: Proof) -> float:
-        """The norm of the run times that of the cotangent at its end."""
+        """Return the norm of the run times that of the cotangent at its end."""
         norm = proof.runs[self.values]
         if any(proof.reads[value] != 1 for value in self.values[:-1]):
             raise NotProved("something else reads a value within the run")
@@ -55,7 +55,7 @@ class RunPull(ShareLine):
         return multiply_up(norm, proof.passes[self.of].cotangents[self.values[-1]].norm)
 
     def entry(self, proof: Proof) -> tuple[str, str | None]:
-        """The start of the run, and its first step; with a sum in it, all readers."""
+        """Return the start and the first step of the run; None for all readers, if it has a sum."""
         first = proof.steps[self.values[0]]
         return first.inputs[0], None if self._is_sum(proof) else first.output
 

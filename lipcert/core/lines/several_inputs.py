@@ -1,4 +1,4 @@
-"""Several inputs: what is assumed of all together, and the example in the middle of each."""
+"""Several inputs: the assumptions on all together, and the ball around one example of each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,10 @@ from lipcert.core.rules.facts import Fact
 
 
 def facts_of_several(program: Program, premises: Premises) -> dict[str, Fact]:
-    """What A-INPUT says of each input, and of the one that holds them one after another.
+    """Return what A-INPUT states of each input, and of all inputs one after another.
 
-    Proof of the whole: its box is theirs side by side, and ‖x‖² the sum of their squares.
+    Proof: the box of all inputs consists of their boxes side by side, and ‖x‖² is the sum of the
+    squares of their norms.
     """
     shape = program.shapes[program.input]
     found, squares = {}, 0.0
@@ -40,7 +41,7 @@ def facts_of_several(program: Program, premises: Premises) -> dict[str, Fact]:
 def ball_of_several(
     program: Program, known: Mapping[str, Fact], shares: Sequence[float]
 ) -> Ball | None:
-    """The balls of several inputs, by one share for each, as one of them all."""
+    """Return the balls of several inputs, one share for each, as one ball of all inputs."""
     rows = zip(program.parts, shares, strict=True)
     balls = [enclosing_ball(known[p.name], p.shape, Fraction(s)) for p, s in rows]
     own = [ball for ball in balls if ball is not None]
@@ -48,9 +49,9 @@ def ball_of_several(
 
 
 def side_by_side(balls: Sequence[Ball], shape: Shape) -> Ball:
-    """The ball of inputs that one input of this shape holds one after another.
+    """Return one ball for inputs that stand one after another in an input of this shape.
 
-    Proof: the square of a distance is the sum of those of the parts.
+    Proof: the square of a distance is the sum of the squares of the distances of the parts.
     """
     centre = np.concatenate([ball.centre.reshape(-1) for ball in balls]).reshape(shape)
     square = sum((Fraction(ball.radius) ** 2 for ball in balls), start=Fraction(0))

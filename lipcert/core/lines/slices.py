@@ -1,4 +1,4 @@
-"""fact/slice: runs of what a matrix computes, by the norms of the rows that they come from."""
+"""fact/slice: norms of sets of rows of a matrix bound parts of its output."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,12 +21,12 @@ from lipcert.core.rules.moves import has_alike_runs
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SliceFact(FactLine):
-    """Of a move of entries of Wx + b, as the queries, keys and values of heads are.
+    """The value rearranges entries of Wx + b, like the queries, keys and values of heads.
 
-    norms: ≥ ‖W_S‖ for each set S of rows of W of which a run is made, in the order of `row_sets`.
-    Hypotheses (checked): those of `row_sets`; no weight may change.
-    Proof: such a run is W_S x_p + b_S, and no further than ‖W_S‖‖x_p − c‖ from W_S c + b_S; for
-    runs that are near one point, S is the same, and the x_p are near one point c.
+    norms: ≥ ‖W_S‖ for each set S of rows of W that makes up a run, in the order of `row_sets`.
+    Hypotheses (checked): those of `row_sets`; training changes no weight.
+    Proof: such a run is W_S x_p + b_S. Its distance from W_S c + b_S is at most ‖W_S‖‖x_p − c‖.
+    Runs that lie near one point have the same S, and their x_p lie near one point c.
     Attained: b = 0, and x_p along a singular vector of the longest W_S.
     """
 
@@ -34,7 +34,7 @@ class SliceFact(FactLine):
     norms: tuple[Bound, ...]
 
     def evaluate(self, proof: Proof) -> Fact:
-        """From the runs of what the matrix reads."""
+        """Return the fact that follows from the runs of the input of the matrix."""
         step = proof.step(self.value)
         maker = proof.step(step.inputs[0])
         found = row_sets(step, maker)
@@ -58,17 +58,17 @@ class SliceFact(FactLine):
         return Fact.of(step.shape, column_norm=longest, column_spread=spread)
 
     def keep(self, proof: Proof, found: Fact) -> None:
-        """With the largest of the norms."""
+        """Keep the fact, and the largest of the norms."""
         super(SliceFact, self).keep(proof, found)
         proof.slices[self.value] = max(self.norms)
 
 
 def row_sets(step: Step, maker: Step) -> tuple[int, npt.NDArray[np.int64]] | None:
-    """The axis of the runs of a move of what a matrix computes, and the rows that make up a run:
-    each set once, in lexicographic order.
+    """Return the axis of the runs of a rearranged matrix product, and the rows that make up a run.
 
-    None unless all runs along the last axis, or else along the last but one, are made of entries
-    that the matrix computes from one run, in the way of `has_alike_runs`.
+    Each set of rows occurs once, in lexicographic order. Return None unless all runs along the last
+    axis, or else along the last but one, consist of entries that the matrix computes from one run,
+    as `has_alike_runs` requires.
     """
     if not (isinstance(step.op, Move) and isinstance(maker.op, Dense)):
         return None

@@ -30,7 +30,7 @@ class StackNorm(Line[float]):
     values: tuple[str, ...]
 
     def evaluate(self, proof: Proof) -> float:
-        """The bound, if it is proved of the matrix of all rows."""
+        """Return the bound, if it is proved for the matrix of all rows."""
         steps = tuple(proof.step(value) for value in self.values)
         if self.bound is None or proof.free & tensors_read(steps):
             raise NotProved("it states no norm, or weights may change")
@@ -40,17 +40,17 @@ class StackNorm(Line[float]):
         return self.bound
 
     def keep(self, proof: Proof, found: float) -> None:
-        """For lines that name the stack."""
+        """Keep the norm for lines that name the stack."""
         proof.stacks[self.values] = found
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StackPull(ShareLine):
-    """Of a value, through the matrices of a stack together, and through its other readers.
+    """The norm of a stack bounds the cotangent of the value that its matrices read.
 
-    Proof: W_1ᵀg_1 + … + W_kᵀg_k is the transpose of the stack times all g_i, one after another,
-    which are √Σ‖g_i‖² long. What comes through other readers is added.
-    Attained: for g_i as long as they may be, side by side along a singular vector of the stack.
+    Proof: the matrices pass down W_1ᵀg_1 + … + W_kᵀg_k, the transpose of the stack times all g_i,
+    one after another, whose norm is √Σ‖g_i‖². The shares of other readers are added.
+    Attained: by g_i of the largest norms that lie along a singular vector of the stack.
     """
 
     rule: Literal["pull/stack"] = "pull/stack"
@@ -58,7 +58,7 @@ class StackPull(ShareLine):
     values: tuple[str, ...]
 
     def evaluate(self, proof: Proof) -> float:
-        """The norm of the stack, the cotangents above it, and those of the other readers."""
+        """Return the norm of the stack times that of the cotangents, plus the other shares."""
         norm, own, start = proof.stacks[self.values], proof.passes[self.of], self.entry(proof)[0]
         square = 0.0
         for step in own.readers.get(start, ()):
@@ -69,7 +69,7 @@ class StackPull(ShareLine):
         return add_up(multiply_up(norm, sqrt_up(square)), rest.norm)
 
     def entry(self, proof: Proof) -> tuple[str, str | None]:
-        """The value that the stack reads, and all its readers."""
+        """Return the value that the stack reads; the bound holds for all its readers together."""
         return proof.step(self.subject).inputs[0], None
 
 

@@ -1,9 +1,9 @@
-"""fact/input, fact/step, pull/loss, pull/value and grad/tensor: what the premises say of the input,
-and what the rules of steps say of what they compute, of cotangents, and of gradients of tensors.
+"""fact/input, fact/step, pull/loss, pull/value and grad/tensor: bounds step by step.
 
-A cotangent is ∂loss/∂value, or what a unit vector at the output becomes: each line says of which of
-the two it is, of "loss" or of "output", from which the Lipschitz constant follows as the cotangent
-of the input.
+The premises bound the input. The rule of each step bounds the value that the step computes, the
+cotangents that it passes down, and the gradients of its tensors. A cotangent is ∂loss/∂value, or
+the image of a unit vector at the output; each line names one of the two, "loss" or "output". The
+Lipschitz constant is the norm of the second kind of cotangent at the input.
 """
 
 import math
@@ -30,15 +30,15 @@ from lipcert.core.rules.steps import rule_at, step_fact
 class FactLine(Line[Fact]):
     """‖value‖₂ ≤ bound for every admissible example and all weights in scope.
 
-    What else follows of the value (a box of its entries, the norms of its runs) is not stated, and
-    kept as it follows. A further line about a value adds to what is known of it.
+    The proof also keeps what the line does not state: a box of the entries, and the norms of runs.
+    A further line about the same value adds to what is known of it.
     """
 
     stage: ClassVar[int] = 4
     value: str
 
     def keep(self, proof: Proof, found: Fact) -> None:
-        """With all that is known of the value."""
+        """Join the fact with all that is known of the value."""
         stated = replace(found, norm=self.stated)
         if self.value in proof.facts:
             stated = proof.facts[self.value].meet(stated, proof.program.shapes[self.value])
@@ -47,12 +47,12 @@ class FactLine(Line[Fact]):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class InputFact(FactLine):
-    """Of the input of the network, from the premises: its norm, or that of its box."""
+    """The premises bound the input of the network: they state its norm, or a box."""
 
     rule: Literal["fact/input"] = "fact/input"
 
     def evaluate(self, proof: Proof) -> Fact:
-        """What `proof.input_facts` says of it."""
+        """Return the fact of `proof.input_facts`."""
         if self.value != proof.program.input:
             raise NotProved("it is not the input of the network")
         return proof.known[self.value]
@@ -60,16 +60,16 @@ class InputFact(FactLine):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepFact(FactLine):
-    """From the facts of what the step reads, by the rule of its kind.
+    """The rule of a step bounds its output, from facts of its inputs.
 
-    step: that rule; it is stated for the reader, and compared.
+    step: the name of the rule, for the reader of the certificate; it is compared.
     """
 
     rule: Literal["fact/step"] = "fact/step"
     step: str
 
     def evaluate(self, proof: Proof) -> Fact:
-        """By `rules`; of one of several inputs also what the premises say of it."""
+        """Return the fact of the rule; the premises may say more of one of several inputs."""
         step = proof.step(self.value)
         if rule_of(step.op) != self.step:
             raise NotProved(f"{shown(self.value)} is computed by {rule_of(step.op)}")
@@ -80,14 +80,14 @@ class StepFact(FactLine):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PullLine(Line[Cotangent]):
-    """‖cotangent of value‖₂ ≤ bound. What else follows of it is kept as it follows."""
+    """‖cotangent of value‖₂ ≤ bound. The proof also keeps what the line does not state."""
 
     stage: ClassVar[int] = 5
     of: Seed = LOSS
     value: str
 
     def keep(self, proof: Proof, found: Cotangent) -> None:
-        """For the lines of values below."""
+        """Keep the cotangent for lines about values below."""
         cotangents = proof.passes[self.of].cotangents
         if self.value in cotangents:
             raise NotProved("the cotangent is bounded twice")
@@ -96,12 +96,12 @@ class PullLine(Line[Cotangent]):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LossPull(PullLine):
-    """Of the output: the gradient of the loss, clipped where training clips it."""
+    """The cotangent of the output is the gradient of the loss, clipped where training clips it."""
 
     rule: Literal["pull/loss"] = "pull/loss"
 
     def evaluate(self, proof: Proof) -> Cotangent:
-        """By `losses`, from the fact of the output."""
+        """Return the bound of `losses`, from the fact of the output."""
         program, premises = proof.program, proof.premises
         if self.of != LOSS or self.value != program.output:
             raise NotProved("it is not of the output that the loss reads")
@@ -123,17 +123,17 @@ class LossPull(PullLine):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ValuePull(PullLine):
-    """Of a value, from the cotangents of what its readers compute, by the rules of those steps.
+    """The rules of the steps that read a value bound its cotangent, from those of their outputs.
 
-    Hypotheses (checked): it is not the output, which the loss reads besides all steps.
-    Where lines before it bound what arrives through one reader, or in all, by a run or a form, that
-    bounds it too.
+    Hypotheses (checked): the value is not the output, which the loss reads besides all steps.
+    Earlier lines may bound the share of one reader, or the sum of all shares, by a run or a form.
+    The smallest of these bounds holds.
     """
 
     rule: Literal["pull/value"] = "pull/value"
 
     def evaluate(self, proof: Proof) -> Cotangent:
-        """What `received` says of it."""
+        """Return the cotangent that `received` finds."""
         own = proof.passes[self.of]
         if self.value not in proof.program.shapes:
             raise NotProved("there is no such value")
@@ -147,15 +147,15 @@ class ValuePull(PullLine):
 def received(
     own: Pass, value: str, facts: Mapping[str, Fact], weights: Weights, but: Collection[str] = ()
 ) -> Cotangent:
-    """The cotangent of a value, from those of what its readers compute.
+    """Return the cotangent of a value, from those of the outputs of its readers.
 
-    but: what readers compute through which nothing is to come.
-    Proof: the chain rule. A value's cotangent is the sum, over the steps that read it, of the
-    transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
-    Jacobians. What comes from entries that no other `Move` reads is 0 at all others, so that these
-    shares are perpendicular. A value that nothing reads has cotangent 0. What it receives through
-    one step is no longer than a line before says, where that step reads it once. For
-    tokens see `with_tokens`.
+    but: outputs of readers whose shares are left out.
+    Proof: the chain rule. The cotangent of a value is the sum of shares, one for each step that
+    reads it: the transposed Jacobian times the cotangent of the output of the step. The rules bound
+    all generalised Jacobians. The shares of several `Move`s that read different entries are
+    perpendicular, as each is 0 where another is not. A value without readers has cotangent 0. An
+    earlier line may bound the share of a step that reads the value once. For tokens see
+    `with_tokens`.
     """
     shares: list[Cotangent] = []
     found: Cotangent | None = None
@@ -201,9 +201,9 @@ def reads_apart(readers: Sequence[Step], size: int) -> bool:
 class TensorGradient(Line[float]):
     """‖∂loss/∂tensor‖₂ ≤ bound for every admissible example and all weights in scope.
 
-    Proof: the gradient is the sum of what reaches the tensor through each use of it, and each is
-    bounded by the rule of the step that uses it. Nothing is known of a tensor that enters a step
-    as a plain number.
+    Proof: the gradient is the sum of the gradients through each use of the tensor, and the rule of
+    the step bounds each of them. No rule bounds the gradient of a tensor that enters a step as a
+    plain number.
     """
 
     rule: Literal["grad/tensor"] = "grad/tensor"
@@ -212,7 +212,7 @@ class TensorGradient(Line[float]):
     tensor: str
 
     def evaluate(self, proof: Proof) -> float:
-        """The sum over the uses, from the facts below each and the cotangent above it."""
+        """Sum the bounds of all uses, each from the facts below it and the cotangent above it."""
         if self.tensor in proof.program.untracked:
             raise NotProved("no rule bounds the gradient of a plain number")
         found = 0.0
@@ -223,5 +223,5 @@ class TensorGradient(Line[float]):
         return found
 
     def keep(self, proof: Proof, _: float) -> None:
-        """For the claims about parameters."""
+        """Keep the gradient for claims about parameters."""
         proof.gradients[self.tensor] = self.stated
