@@ -2,9 +2,8 @@
 
 import gc
 import os
+import sys
 from typing import Final
-
-from lipcert.cli.main import cli
 
 _ALLOCATIONS: Final = 200_000
 """New objects between garbage collections; most are classes and records that stay."""
@@ -19,6 +18,11 @@ def main() -> None:
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     gc.set_threshold(_ALLOCATIONS)
+    try:
+        from lipcert.cli.main import cli  # noqa: PLC0415  an interrupt of it is no traceback
+    except KeyboardInterrupt:
+        sys.stderr.write("lipcert: error: interrupted before there was a result\n")
+        sys.exit(3)
     cli.main(prog_name="lipcert")
 
 

@@ -361,6 +361,8 @@ def _job_of(
             f"audit: --{next(iter(given))} is stated by the certificate; leave it out, or audit "
             "the model itself"
         )
+    if certificate is not None:
+        paths.require_file(Path(certificate))
     if certificate is None and words["model"] is not None:
         raise UsageError("audit: --model is for certificates; give the model alone")
     model = target if certificate is None else words["model"] or model_beside(certificate)

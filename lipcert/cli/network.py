@@ -103,7 +103,7 @@ def analyze(
     gate is exceeded, with 3 if there is no finite sensitivity or no number for a gate.
     """
     gates = gates_of(words)
-    settings = chosen_settings(context).settings
+    settings = chosen_settings(context, complete=True).settings
     paths.require_model(model)
     require_data(words)
     result.require_writable([model])
@@ -183,7 +183,7 @@ def suggest(
     smaller are printed as lines of code. Exits with 0 if the recipe is usable, with 3 (after the
     report) if nothing is.
     """
-    settings = chosen_settings(context).settings
+    settings = chosen_settings(context, complete=True).settings
     paths.require_model(model)
     result.require_writable([model], [settings_file])
     if settings_file is not None and settings_file.exists() and not force:
@@ -243,7 +243,7 @@ def certify(
     checked before it is written. Exits with 0 if the certificate bounds gradients, with 3 if it
     bounds only values and Lipschitz constants.
     """
-    settings = chosen_settings(context).settings
+    settings = chosen_settings(context, complete=True).settings
     paths.require_model(model)
     target = certificate or model.with_suffix(".lipcert.json")
     paths.require_writable([target], [model])

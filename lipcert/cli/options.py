@@ -23,6 +23,7 @@ from lipcert.errors import ExitCode
 from lipcert.report.json import dump
 from lipcert.settings.gates import GATES, Gates
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import missing
 from lipcert.settings.written import plain
 from lipcert.text.safe import safe
 
@@ -73,10 +74,13 @@ def knob_options(command: _Command) -> _Command:
     return added
 
 
-def chosen_settings(context: click.Context) -> EffectiveSettings:
-    """Return the settings of this call, from all sources."""
+def chosen_settings(context: click.Context, *, complete: bool = False) -> EffectiveSettings:
+    """Return the settings of this call, from all sources; complete: UsageError if some lack."""
     file = context.params["config"] or find_file(Path.cwd())
-    return effective_settings(given(context), os.environ, file)
+    found = effective_settings(given(context), os.environ, file)
+    if complete and found.settings.asks:
+        raise missing(found.settings.asks)
+    return found
 
 
 def given(context: click.Context) -> Mapping[str, object]:

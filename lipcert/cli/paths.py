@@ -178,7 +178,9 @@ def read_json(path: Path) -> tuple[bytes, dict[str, object]]:
         data = path.read_bytes()
         document = json.loads(data.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise NoVerdictError(f"{path}: cannot be read as JSON: {error}") from error
+        raise NoVerdictError(
+            f"{path} is not JSON, as `certify` and --format json write it: {error}"
+        ) from error
     if not isinstance(document, dict):
         raise NoVerdictError(f"{path}: not an object of JSON")
     return data, document

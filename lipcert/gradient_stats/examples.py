@@ -117,6 +117,8 @@ class DataSet:
     def some(self) -> Examples:
         """Return as many as a measurement can hold: evenly spaced, or the first without a count."""
         most = max(_MOST_BYTES // (8 * math.prod(self._shape)), 1)
+        if not self.count and not len(self.read(0, 1)):
+            raise NoVerdictError(f"{self.source} holds no examples; give one or more")
         if self.count is None or self.count <= most:
             return self.read(0, most)
         return self.take(np.linspace(0, self.count - 1, most).astype(np.int64))

@@ -29,9 +29,10 @@ from lipcert.importer.child import Budget, run_in_child
 from lipcert.importer.metadata import read_provenance
 
 _PLAIN: Final = "write the layer in plain operators, or report the file"
-_NO_MODEL: Final = frozenset({"", "LC001", "LC002"})
+_NO_MODEL: Final = frozenset({"LC001", "LC002"})
 """Codes of files that hold no model, or one that is too large."""
 _REMEDIES: Final = {
+    "LC001": f"write it again: {EXPORT}",
     "LC003": "export it again with a current exporter",
     "LC011": "export for inference",
     "LC015": f"save the model in one file: {EXPORT}",
@@ -66,13 +67,12 @@ def stored_model(path: Path) -> tuple[Model, ModelProto]:
     try:
         model, proto = read_parsed(path)
     except ModelReadError as error:
-        reason = str(error)
-        if error.code not in _NO_MODEL:
-            remedy = _REMEDIES.get(error.code, "")
-            refusal = Refusal(error.code, "", "", reason, remedy)
-            raise UnsupportedModelError((refusal,)) from error
+        code, reason = error.code or "LC001", str(error)
+        remedy = _REMEDIES.get(code, "")
+        if code not in _NO_MODEL:
+            raise UnsupportedModelError((Refusal(code, "", "", reason, remedy),)) from error
         where = "" if shown(str(path)) in reason else f"{str(path)!r}: "
-        raise ModelFileError(where + reason, error.code or "LC001") from error
+        raise ModelFileError(where + reason, code, remedy) from error
     if not model.outputs:
         raise ModelFileError(f"{str(path)!r} has no output")
     return model, proto

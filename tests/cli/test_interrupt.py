@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lipcert.__main__ import main
 from tests.cli.engine import install
 from tests.cli.issued import call
 
@@ -72,6 +73,20 @@ def process_in(ready: Path, process: subprocess.Popen[bytes]) -> int:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return int(ready.read_text())
+
+
+def test_an_interrupt_of_the_start_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "lipcert.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted()])
+    with pytest.raises(SystemExit, match="3"):
+        main()
+    assert capsys.readouterr().err == "lipcert: error: interrupted before there was a result\n"
 
 
 @pytest.mark.parametrize("step", ["fsync", "chmod"])

@@ -59,6 +59,7 @@ def test_a_model_that_is_none(verb: str, model: str, why: str) -> None:
         ("audit net.onnx --trace data.npz", "'data.npz' is not a folder"),
         ("audit net.onnx --trace folder", "folder is not a trace: it has no manifest.json"),
         ("audit c.json --model net.onnx --data data.npz", "'c.json' does not exist"),
+        ("audit c.json --data data.npz", "'c.json' does not exist"),
         ("audit --merge work", "'work' does not exist"),
         ("check c.json --model net.onnx", "'c.json' does not exist"),
         ("trace info run", "'run' does not exist"),
@@ -105,6 +106,13 @@ def test_further_reports_that_cannot_be_written_are_not_computed() -> None:
     done = run("analyze net.onnx --report html=nowhere/page.html")
     assert (done.exit_code, done.stdout) == (3, "")
     assert "cannot write nowhere/page.html" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["analyze", "suggest", "certify"])
+def test_what_a_run_lacks_is_said_before_the_model_is_read(verb: str) -> None:
+    done = run(f"{verb} net.onnx --target-epsilon 3")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "missing: give --dataset-size N" in done.stderr
 
 
 def test_an_audit_of_nothing_is_a_wrong_request() -> None:

@@ -73,7 +73,7 @@ def test_a_check_of_another_certificate_is_refused(files: dict[str, Path], tmp_p
     [
         ("{}", "no schema"),
         ("[1]", "not an object"),
-        ("{", "cannot be read as JSON"),
+        ("{", "is not JSON, as `certify`"),
         ('{"schema": "lipcert.trace/1"}', "no report can be made from schema"),
         ('{"schema": "lipcert.certificate/3"}', "not a certificate"),
         ('{"schema": "lipcert.analysis/1"}', "not a complete document"),

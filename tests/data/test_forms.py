@@ -119,6 +119,12 @@ def test_a_part_is_spread_over_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert np.array_equal(DataSet(stream, SHAPE).some().x, X[:5])
 
 
+def test_no_examples_at_all_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "none.npz", x=X[:0], y=np.zeros(0, np.int64))
+    with pytest.raises(NoVerdictError, match=r"none\.npz holds no examples"):
+        DataSet(open_source(tmp_path / "none.npz", Columns()), X.shape[1:]).some()
+
+
 def test_a_generator_without_its_function_is_refused() -> None:
     with pytest.raises(UsageError, match="only once"):
         open_source(generated(), Columns())
