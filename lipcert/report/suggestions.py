@@ -3,6 +3,7 @@
 The first lines say how things stand and what to do. Every number is that of an analysis.
 """
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -28,10 +29,6 @@ SHOWN: Final = 8
 """Rows of changes in text, unless all are requested."""
 _DIGITS: Final = 4
 _NAMED: Final = 3
-_LINE: Final = 160
-"""Most characters of a line of code that is shown with others."""
-_TABLE: Final = 400
-"""Most characters of a line of code of the recipe."""
 _APART: Final = (
     "These numbers do not show what frozen layers would have learned: less noise over signal may "
     "still be less accuracy. Try it on public data."
@@ -87,14 +84,12 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 doc.Commands(tuple(_edits(found))),
             ),
             (
-                "Changes, each by itself, by noise over signal",
+                "Changes, each by itself, by noise over signal (--format json says how)",
                 _table(shown, hidden=len(found.suggestions) - len(shown)),
-                doc.Commands(tuple(_numbered(shown))),
             ),
             (
                 "Other runs, and less to train: not by noise over signal alone",
                 _table(found.others, of_run=True),
-                doc.Commands(tuple(_numbered(found.others))),
                 doc.Listing((_APART,) if any(map(_trains_less, found.others)) else ()),
             ),
             ("Not analysed", doc.Listing(tuple(_left_out(found)))),
@@ -236,17 +231,6 @@ def _under(item: Suggestion) -> str:
     return "" if item.change.topic == TOPIC else f"{item.mechanism}: "
 
 
-def _numbered(items: Sequence[Suggestion]) -> Iterator[tuple[str, str]]:
-    """Yield lines of code with their numbers as comments; long ones are shortened."""
-    for rank, item in enumerate(items, 1):
-        for line in item.change.how.splitlines():
-            code, _, places = line.partition("  # ")
-            if len(line) <= _LINE:
-                yield "", f"{code}  # {rank}{places and ': '}{places}"
-            else:
-                yield "", f"# {rank}: {line[: _LINE // 4]} … (--format json has all of it)"
-
-
 def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     """Yield the lines of a recipe; its mechanism in Python is part of the run."""
     for change in changes:
@@ -254,8 +238,7 @@ def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
         if change.topic == TOPIC:
             lines = [line for line in lines if line not in set(python_lines(change.how))]
         for place, line in enumerate(lines):
-            long = f"# {line[: _LINE // 4]} … (--apply FILE and --format json write all of it)"
-            yield ("" if place else change.change), line if len(line) <= _TABLE else long
+            yield ("" if place else change.change), line
 
 
 def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
@@ -270,20 +253,35 @@ def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
         batch = recipe.settings.batch_size
         drawn = "" if batch is None else f", of a loader with batch_size={batch}"
         if recipe.learning_rate is not None:
-            code = f"optimizer = torch.optim.Adam(model.parameters(), lr={recipe.learning_rate})"
-            yield "its optimizer, by the length of the run and the sizes of weights", code
-        yield f"the run{drawn}", training_code(recipe)
+            yield "its optimizer, by the length of the run and the sizes of weights", "import torch"
+            weights = "model.parameters()"
+            if recipe.freeze:
+                weights = "trained"
+                yield "", "from fnmatch import fnmatch"
+                yield "", f"frozen = lambda name: any(fnmatch(name, p) for p in {recipe.freeze})"
+                yield "", "trained = [w for n, w in model.named_parameters() if not frozen(n)]"
+            yield "", f"optimizer = torch.optim.Adam({weights}, lr={recipe.learning_rate})"
+        for place, line in enumerate(training_code(recipe)):
+            yield ("" if place else f"the run{drawn}"), line
 
 
-def training_code(recipe: Recipe) -> str:
-    """Return the run of a recipe in Python; what the settings do not say is left to fill in."""
+def training_code(recipe: Recipe) -> Iterator[str]:
+    """Yield the run of a recipe in Python; what the settings do not say is left to fill in."""
     settings, words = recipe.settings, [recipe.code]
     names = ("delta", "target_epsilon", "noise_multiplier", "epochs", "steps", "dataset_size")
     known = {name: getattr(settings, name) for name in names}
     words += [f"{name}={number(value)}" for name, value in known.items() if value is not None]
     if settings.sampling not in (None, "poisson"):
         words.append(f'sampling="{settings.sampling}"')
-    return f"make_private(model, optimizer, loader, {', '.join(words)})"
+    imported = sorted({*re.findall(r"[A-Z]\w+(?=\()", recipe.code), "make_private"})
+    yield f"from lipcert.training import {', '.join(imported)}"
+    yield f"with make_private(model, optimizer, loader, {', '.join(words)}) as private:"
+    yield "    for *x, y in private.loader:"
+    yield "        optimizer.zero_grad()"
+    yield "        private.criterion(model(*x), y).backward()"
+    yield "        optimizer.step()"
+    if settings.enforced.clips_layers:
+        yield "    # evaluate here: clips of inputs are part of the network only until the run ends"
 
 
 def _recipe_table(found: Suggestions) -> doc.Table:

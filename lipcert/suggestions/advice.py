@@ -16,11 +16,10 @@ from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.program import Shape
-from lipcert.gradient_stats.measure import signal_words
 from lipcert.graph.ir import Graph, Node, Use, is_arrangement
 from lipcert.settings.settings import Settings
 from lipcert.settings.written import number
-from lipcert.suggestions.records import TOPIC, ModuleEdit, Outcome, Recipe, Suggestion
+from lipcert.suggestions.records import TOPIC, ModuleEdit, Recipe, Suggestion
 from lipcert.text.numbers import counted, first_of, times
 
 _BENDS: Final = frozenset(
@@ -279,15 +278,8 @@ def stops_of(graph: Graph, recipe: Recipe) -> Iterator[str]:
         )
 
 
-def remarks_of(
-    graph: Graph,
-    suggestions: Sequence[Suggestion],
-    others: Sequence[Suggestion],
-    recipes: Sequence[Recipe],
-    *,
-    of_norms: bool,
-) -> Iterator[str]:
-    """Yield where attention or normalisation leaves no useful bound by weights, and what to do."""
+def remarks_of(graph: Graph, suggestions: Sequence[Suggestion]) -> Iterator[str]:
+    """Yield where attention or normalisation leaves no useful bound by weights."""
     held = [item for item in suggestions if item.change.topic == TOPIC]
     plain = next((item for item in held if MECHANISMS[item.mechanism].holds_weights()), None)
     attentions = sum(isinstance(node.op, token_kinds.Attention) for node in graph.nodes)
@@ -306,22 +298,6 @@ def remarks_of(
     bound = "unknown" if plain.outcome.grad_norm is None else times(plain.outcome.grad_norm)
     yield (
         f"No useful bound by weights alone exists for this network as it is: G is {bound} within "
-        f"the constraints, because of {' and '.join(parts)}."
+        f"the constraints, because of {' and '.join(parts)}. The tables have ways out: clips, and "
+        "the head alone."
     )
-    for recipe in recipes:
-        if recipe.outcome.usable:
-            made = [change.change for change in recipe.changes if change.topic != TOPIC]
-            more = f" with {'; '.join(made)}" if made else ""
-            numbers = _numbers(recipe.outcome, of_norms=of_norms)
-            yield f"Way out: {recipe.mechanism}{more}: {numbers}."
-    head = next((item for item in others if item.change.topic == "head"), None)
-    if head is not None:
-        numbers = _numbers(head.outcome, of_norms=of_norms)
-        yield f"Way out: {head.change.change}, {head.mechanism}: {numbers}."
-
-
-def _numbers(outcome: Outcome, *, of_norms: bool) -> str:
-    bound = "no bound" if outcome.grad_norm is None else f"G {times(outcome.grad_norm)}"
-    if outcome.noise_to_signal is None:
-        return bound
-    return f"{bound}, noise {times(outcome.noise_to_signal)} × {signal_words(of_norms=of_norms)}"

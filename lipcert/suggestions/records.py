@@ -103,7 +103,7 @@ class Recipe:
     no time for it. settings: of the run, complete; changed: those of them that differ from the
     given ones. code: the mechanism, as `make_private` takes it; "" for none. orthogonalize: of
     `Clipless`. learning_rate: of Adam, None if no run is planned. accuracy_probe: of a short run,
-    if one was made.
+    if one was made. freeze: patterns of what is not trained.
     """
 
     mechanism: str
@@ -116,6 +116,7 @@ class Recipe:
     orthogonalize: int
     learning_rate: float | None
     accuracy_probe: float | None = None
+    freeze: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

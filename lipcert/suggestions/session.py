@@ -3,7 +3,7 @@
     baseline → mechanisms → single changes → recipes → rehearsal → other runs of the recipe
 
 Invariant: the recipe is gradient clipping, unless a rehearsal showed another one to be better; and
-it is plain gradient clipping if a rehearsal showed other clips to be worse.
+it is plain gradient clipping unless a rehearsal, if one was made, showed other clips to be better.
 """
 
 from __future__ import annotations
@@ -143,7 +143,6 @@ class Session:
         ranked = tuple(sorted(found, key=_rank))
         apart = tuple(sorted(others, key=_rank))
         source = analyst.examples
-        remarks = remarks_of(graph, ranked, apart, recipes, of_norms=self._of_norms)
         return Suggestions(
             model=path,
             sha256=self.base.reading.model.sha256,
@@ -159,7 +158,7 @@ class Session:
             suggestions=ranked,
             others=apart,
             stops=tuple(stops_of(graph, best)),
-            remarks=tuple(remarks),
+            remarks=tuple(remarks_of(graph, ranked)),
             skipped=tuple(self.skipped),
             untried=tuple(dict.fromkeys(x for x in self.untried if x not in self.done)),
             seconds=time.monotonic() - self.started,
@@ -201,7 +200,7 @@ class Session:
         found = rehearsed(parts, self.analyst, self.trials, self.seconds, self.observe)
         runs = dict(zip(map(id, (*tried, *alone)), found.runs, strict=True))
         margin = runs[id(clipping)].margin
-        clipped = plain if margin is not None and margin < -CLEAR else clipping
+        clipped = plain if margin is not None and margin < CLEAR else clipping
         better = [recipe for recipe in tried if runs[id(recipe)].better]
         reached = {key: -math.inf if run.accuracy is None else run.accuracy
                    for key, run in runs.items()}  # fmt: skip
@@ -324,13 +323,13 @@ class Session:
     def _preference(self, family: Change) -> float:
         """Return the score of a mechanism on its own, inf if no recipe starts from it.
 
-        Norms of gradients do not show what is lost if each group is clipped separately, and show
-        little about where to clip: C = 1 is taken if none of the others is clearly better.
+        Gradients at the first weights show little about where to clip: C = 1 is taken if no other
+        clip is clearly better. Their norms do not show what is lost if each group is clipped.
         """
         score = self._score((family,))
-        if not self._of_norms or not what_ifs.clips_gradients(family):
+        if not what_ifs.clips_gradients(family):
             return score
-        if family.settings["clip_scope"] == "group":
+        if self._of_norms and family.settings["clip_scope"] == "group":
             return math.inf
         return score / _ALIKE if family is self.rival else score
 
@@ -368,9 +367,10 @@ class Session:
         graph = self.base.unclipped
         trained = [name for name, item in graph.parameters.items() if item.trainable]
         said = {name: getattr(last.settings, name) for name in Settings.__dataclass_fields__}
+        frozen = globs([x for x in trained if not last.settings.is_trained(x)], trained)
         code = mechanism_code(
             said | {"loss": settings.loss if settings.heads else self.base.loss.kind},
-            freeze=globs([x for x in trained if not last.settings.is_trained(x)], trained),
+            freeze=frozen,
             orthogonalize=self._orthogonalize(last.settings),
         )
         return Recipe(
@@ -383,6 +383,7 @@ class Session:
             code,
             self._orthogonalize(last.settings),
             None if plan is None else learning_rate(graph, last.settings, plan.releases),
+            freeze=frozen,
         )
 
     def _orthogonalize(self, settings: Settings) -> int:

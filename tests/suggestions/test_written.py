@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from lipcert import training
 from lipcert.analysis.bounded import bounded
 from lipcert.cli.network import suggest as verb
 from lipcert.cli.options import chosen_settings
+from lipcert.cli.output import document_text
 from lipcert.gradient_stats.examples import Examples
+from lipcert.report.suggestions import suggestions_document
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import globs
 from lipcert.settings.written import python_lines
@@ -180,6 +183,28 @@ def test_a_recipe_in_python_is_the_run_of_its_settings() -> None:
         names = list(dict(made(Perceptron).named_parameters()))
         frozen = {name for name in names if not recipe.settings.is_trained(name)}
         assert frozen == {name for name in names if not own.is_trained(name)}
+
+
+@pytest.mark.parametrize("frozen", [(), ("fc1.*",)])
+@pytest.mark.parametrize("kind", ["gradient-clipping", "backprop-clipping"])
+def test_the_printed_run_trains_as_it_is_pasted(kind: str, frozen: tuple[str, ...]) -> None:
+    recipe = next(item for item in found().recipes if item.mechanism == kind)
+    settings = replace(recipe.settings, epochs=None, steps=2)
+    code = f"{recipe.code[:-1]}, freeze={frozen})" if frozen else recipe.code
+    own = replace(recipe, settings=settings, code=code, freeze=frozen)
+    shown = document_text(suggestions_document(replace(found(), recipe=own)), "text", width=300)
+    _, _, then = shown.partition("\nThen\n")
+    lines = then.partition("\n\n")[0].splitlines()
+    pasted = "\n".join(line for line in lines if not line.startswith("lipcert "))
+    model, data = (
+        made(Perceptron).train(),
+        TensorDataset(torch.rand(6000, 6), torch.ones(6000).long()),
+    )
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    exec(pasted, {"model": model, "loader": DataLoader(data, batch_size=settings.batch_size)})
+    moved = {name for name, now in model.named_parameters() if not torch.equal(now, before[name])}
+    assert moved == {name for name in before if not (frozen and name.startswith("fc1."))}
+    assert ("# evaluate here" in pasted) is (kind == "backprop-clipping")
 
 
 def test_globs_fit_the_names_and_nothing_else() -> None:
