@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.reproductions import accounting, breast_cancer, guo, small_sets, study
-from benchmarks.reproductions.__main__ import main
+from benchmarks.reproductions import accounting, guo, small_sets, study
 from benchmarks.reproductions.datasets import BREAST_CANCER_UNITS, PROBLEMS, in_units
 from benchmarks.reproductions.methods import NORMALISED
 from benchmarks.reproductions.page import table_of, update
 from benchmarks.reproductions.parts import PARTS
-from benchmarks.reproductions.rows import Row, Verdict, table
+from benchmarks.reproductions.rows import Verdict, table
 from benchmarks.reproductions.sample import Sample
 from benchmarks.reproductions.study import Candidate, PlannedStudy, accuracies, chosen, problem
 from tests.privacy.test_accounting import EXPECTED
@@ -71,20 +70,6 @@ def test_an_update_replaces_one_table_and_nothing_else(tmp_path: Path) -> None:
     assert page.read_text().startswith("a\n<!-- table: x -->\nnew\nlines\n<!-- end -->\nb\n")
     with pytest.raises(KeyError, match="no table 'z'"):
         update(page, {"z": []})
-
-
-def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["allocation"]) == 0
-    assert "| – |" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["nothing"])
-
-
-def test_verdicts() -> None:
-    assert Verdict.between(0.1, 0.2) is Verdict.REPRODUCED
-    assert Verdict.between(-0.2, -0.1) is Verdict.DIFFERENT
-    assert Verdict.between(-0.1, 0.2) is Verdict.UNDECIDED
-    assert list(table(iter([Row("a", "b", "c")])))[-1] == "| a | b | c | – |"
 
 
 def test_an_interval_of_student() -> None:
@@ -164,19 +149,3 @@ def test_normalisation_by_hand() -> None:
         by_hand = ((hidden - hidden.mean(dim=2, keepdim=True)) / spread).reshape(5, 16)
         assert torch.allclose(norm(first(given.x[:5])), by_hand, atol=1e-6)
         assert last(relu(by_hand)).shape == (5, 3)
-
-
-def test_the_table_of_training_holds_every_method() -> None:
-    shown = table_of(PAGE, "breast-cancer")
-    for entry in breast_cancer.ENTRIES:
-        for split in entry.allocations or ("",):
-            name = f"{entry.method.name}, {split}" if split else entry.method.name
-            assert f"| {name} (" in shown
-    for first, second in breast_cancer.ORDER:
-        assert f"| {first} minus {second} |" in shown
-
-
-def test_an_order_is_paired_by_seed() -> None:
-    found = {"a": [0.9, 0.8, 0.7], "b": [0.8, 0.71, 0.59]}
-    assert breast_cancer.order_row("a", "b", found).verdict is Verdict.REPRODUCED
-    assert breast_cancer.order_row("b", "a", found).verdict is Verdict.DIFFERENT

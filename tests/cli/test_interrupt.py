@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,12 +79,9 @@ def process_in(ready: Path, process: subprocess.Popen[bytes]) -> int:
 def test_an_interrupt_of_the_start_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Interrupted:
-        def find_spec(self, *_: object) -> None:
-            raise KeyboardInterrupt
-
+    finder = SimpleNamespace(find_spec=lambda *_: signal.raise_signal(signal.SIGINT))
     monkeypatch.delitem(sys.modules, "lipcert.cli.main")
-    monkeypatch.setattr(sys, "meta_path", [Interrupted()])
+    monkeypatch.setattr(sys, "meta_path", [finder])
     with pytest.raises(SystemExit, match="3"):
         main()
     assert capsys.readouterr().err == "lipcert: error: interrupted before there was a result\n"
