@@ -1,17 +1,72 @@
-"""Recombine gates x·g(x) that exporters write as several nodes: SiLU, GELU, Mish, HardSwish."""
+"""Recombine factors, and gates x·g(x), that exporters write as several nodes.
+
+The gates are SiLU, GELU, Mish and HardSwish. As in `macros`, every rule is an identity of real
+functions, for the numbers in the file.
+"""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 from itertools import product as pairs
 
 import numpy as np
 
-from lipcert.core.arithmetic import sqrt_down, sqrt_up
+from lipcert.core.arithmetic import multiply_up, sqrt_down, sqrt_up
 from lipcert.core.interval import Interval, exact
-from lipcert.core.lower.rewriter import ONE, Rewriter, as_interval, as_operand, number_in, product
-from lipcert.core.program import Activation, Op, Operand, Step
+from lipcert.core.lower.rewriter import Rewriter
+from lipcert.core.program import Activation, Op, Operand, Step, then
 from lipcert.core.token_kinds import Add, Multiply, Scale
 
+ONE = exact(1.0)
 _ROOT_TWO = Interval(np.asarray(sqrt_down(2)), np.asarray(sqrt_up(2)))
+
+
+def number_in(factor: Interval) -> Fraction | None:
+    """Return the number of an interval that contains only one, else None."""
+    same = factor.lo.reshape(-1)[0] == factor.hi.reshape(-1)[0]
+    return Fraction(float(factor.lo.reshape(-1)[0])) if same else None
+
+
+def product(*factors: Interval) -> Interval:
+    """Return the product of numbers given as intervals; it is exact if it is a float64."""
+    result = ONE
+    for factor in factors:
+        left, right = number_in(result), number_in(factor)
+        rounded = float(result.lo.reshape(-1)[0] * factor.lo.reshape(-1)[0])
+        if left is not None and right is not None and Fraction(rounded) == left * right:
+            result = exact(rounded)
+        else:
+            result = result * factor
+    return result
+
+
+def as_interval(operand: Operand | None) -> Interval:
+    """Return the one number of an operand; 1 if there is no operand."""
+    if operand is None:
+        return ONE
+    return Interval(operand.lo.reshape(()), operand.hi.reshape(()))
+
+
+def as_operand(factor: Interval, rank: int) -> Operand:
+    """Return a number as an operand, for a value of this rank."""
+    low = factor.lo.reshape((1,) * rank)
+    return Operand(low, low if number_in(factor) is not None else factor.hi.reshape((1,) * rank))
+
+
+def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """Merge two scalings by one number each, if the first depends on no tensor of the file."""
+    inner = rewriter.made(step.inputs[0], Scale) if isinstance(step.op, Scale) else None
+    if inner is None or not isinstance(step.op, Scale) or inner[0].factor.sources:
+        return None
+    factor = step.op.factor
+    if factor.lo.size != 1 or inner[0].factor.lo.size != 1:
+        return None
+    both = product(as_interval(factor), as_interval(inner[0].factor))
+    size = float(as_interval(inner[0].factor).magnitude())
+    sources = {name: multiply_up(gain, size) for name, gain in factor.sources.items()}
+    acts = then(factor.acts, lambda entries: entries * inner[0].factor.lo.item())
+    op = Scale(replace(as_operand(both, len(step.shape)), sources=sources, acts=acts))
+    return [replace(step, op=op, inputs=inner[1].inputs)]
 
 
 def _is(operand: Operand, number: float) -> bool:

@@ -1,4 +1,4 @@
-"""Merge steps into the step before them: biases, factors and moves.
+"""Merge steps into the step before them: biases and moves.
 
 As in `macros`, every rule is an identity of real functions, for the numbers in the file.
 """
@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from lipcert.core.arithmetic import multiply_up
-from lipcert.core.lower.rewriter import Rewriter, as_interval, as_operand, product
-from lipcert.core.program import Dense, Move, Step, then
-from lipcert.core.token_kinds import Scale, Shift
+from lipcert.core.lower.rewriter import Rewriter
+from lipcert.core.program import Dense, Move, Step
+from lipcert.core.token_kinds import Shift
 from lipcert.core.window_kinds import Conv
 
 
@@ -31,22 +30,6 @@ def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
     high = low if offset.is_exact else offset.hi.reshape(-1)
     op = replace(found[0], bias=replace(offset, lo=low, hi=high))
     return [replace(step, op=op, inputs=found[1].inputs)]
-
-
-def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """Merge two scalings by one number each, if the first depends on no tensor of the file."""
-    inner = rewriter.made(step.inputs[0], Scale) if isinstance(step.op, Scale) else None
-    if inner is None or not isinstance(step.op, Scale) or inner[0].factor.sources:
-        return None
-    factor = step.op.factor
-    if factor.lo.size != 1 or inner[0].factor.lo.size != 1:
-        return None
-    both = product(as_interval(factor), as_interval(inner[0].factor))
-    size = float(as_interval(inner[0].factor).magnitude())
-    sources = {name: multiply_up(gain, size) for name, gain in factor.sources.items()}
-    acts = then(factor.acts, lambda entries: entries * inner[0].factor.lo.item())
-    op = Scale(replace(as_operand(both, len(step.shape)), sources=sources, acts=acts))
-    return [replace(step, op=op, inputs=inner[1].inputs)]
 
 
 def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:

@@ -24,7 +24,7 @@ _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "MatMul": ("attention_macros.attention",),
     "Move": ("linear_macros.move_of_move",),
     "Multiply": ("gates.gate", "norm_macros.normalize"),
-    "Scale": ("linear_macros.scale_of_scale",),
+    "Scale": ("gates.scale_of_scale",),
     "Shift": ("linear_macros.bias",),
     "sqrt": ("norm_macros.length",),
 }

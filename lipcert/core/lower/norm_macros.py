@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.kinds import Centre, Divide, DivideByNorm, ReduceNorm
-from lipcert.core.lower.rewriter import ONE, Rewriter, as_operand
+from lipcert.core.lower.rewriter import Rewriter
+from lipcert.core.lower.sums import plain
 from lipcert.core.program import Activation, Move, Step
 from lipcert.core.token_kinds import Add, Multiply, Normalize, ReduceSum
 
@@ -103,7 +104,7 @@ def divide_by_norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
     if share is not None and not 0.0 < share.lo.item() <= share.hi.item() < math.inf:
         return None
     rewriter.swallow(share)
-    op = DivideByNorm(norm[0].axes, share or as_operand(ONE, len(step.shape)), clip[0].numbers[0])
+    op = DivideByNorm(norm[0].axes, share or plain(1.0, len(step.shape)), clip[0].numbers[0])
     return [replace(step, op=op, inputs=(x,))]
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
 
 from lipcert.core.budget import spend
-from lipcert.core.interval import Interval, exact
 from lipcert.core.lower.call import Sink
 from lipcert.core.lower.moves import indices
 from lipcert.core.program import (
@@ -31,27 +29,7 @@ from lipcert.core.program import (
 )
 from lipcert.core.token_kinds import Scale, Shift
 
-ONE = exact(1.0)
 _Kind = TypeVar("_Kind", bound=Op)
-
-
-def number_in(factor: Interval) -> Fraction | None:
-    """Return the number of an interval that contains only one, else None."""
-    same = factor.lo.reshape(-1)[0] == factor.hi.reshape(-1)[0]
-    return Fraction(float(factor.lo.reshape(-1)[0])) if same else None
-
-
-def product(*factors: Interval) -> Interval:
-    """Return the product of numbers given as intervals; it is exact if it is a float64."""
-    result = ONE
-    for factor in factors:
-        left, right = number_in(result), number_in(factor)
-        rounded = float(result.lo.reshape(-1)[0] * factor.lo.reshape(-1)[0])
-        if left is not None and right is not None and Fraction(rounded) == left * right:
-            result = exact(rounded)
-        else:
-            result = result * factor
-    return result
 
 
 class Rewriter:
@@ -155,19 +133,6 @@ class Rewriter:
         """Record that these numbers are now part of a function, and no longer parameters."""
         for operand in operands:
             self.sink.untracked.update({} if operand is None else operand.sources)
-
-
-def as_interval(operand: Operand | None) -> Interval:
-    """Return the one number of an operand; 1 if there is no operand."""
-    if operand is None:
-        return ONE
-    return Interval(operand.lo.reshape(()), operand.hi.reshape(()))
-
-
-def as_operand(factor: Interval, rank: int) -> Operand:
-    """Return a number as an operand, for a value of this rank."""
-    low = factor.lo.reshape((1,) * rank)
-    return Operand(low, low if number_in(factor) is not None else factor.hi.reshape((1,) * rank))
 
 
 Rule = Callable[[Rewriter, Step], "list[Step] | None"]

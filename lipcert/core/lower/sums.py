@@ -13,7 +13,7 @@ from lipcert.core.program import Operand, Place, Shape, then
 from lipcert.core.token_kinds import Add, Scale, Shift
 
 
-def _plain(number: float, rank: int) -> Operand:
+def plain(number: float, rank: int) -> Operand:
     """Return one number of an operator's definition as an operand."""
     array = np.full((1,) * rank, number)
     return Operand(array, array)
@@ -23,7 +23,7 @@ def scaled(call: Call, value: Data, factor: float) -> Data:
     """Multiply the value by an exact number."""
     if factor == 1.0:
         return value
-    op = Scale(_plain(factor, len(value.shape)))
+    op = Scale(plain(factor, len(value.shape)))
     return call.step(op, value, shape=value.shape, place=value.place)
 
 
