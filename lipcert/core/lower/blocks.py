@@ -16,9 +16,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval, exact, up
 from lipcert.core.lower.reals import quotient
-from lipcert.core.lower.slopes import chained, met, repeated, squares_met, with_blocks
+from lipcert.core.lower.slopes import chained, repeated, with_blocks
 from lipcert.core.lower.values import Arrange, Array, Constant
 from lipcert.core.program import PLUS, IndexArray, Shape
 from lipcert.core.reader.records import Tensor
@@ -189,3 +190,21 @@ def _scaled(plain: Blocks, factor: Constant, blocks: Blocks, operation: str) -> 
     along = scale + rate * blocks.squares.moved(lambda end: end[blocks.cells])
     gains = np.maximum(scale.magnitude(), along.magnitude())
     return Blocks(blocks.group, own, _by_cell(blocks.cells, gains))
+
+
+def met(own: Shape, other: Array, shape: Shape) -> float:
+    """Bound the norm of x ↦ x·other, both repeated to `shape`, for x of the shape `own`.
+
+    Proof: an entry of x meets those of `other` in whose places it is repeated, and no other entry
+    does: the squared norm is the largest sum of their squares. other: magnitudes.
+    """
+    return sqrt_up(float(np.max(squares_met(own, other, shape), initial=0.0)))
+
+
+def squares_met(own: Shape, other: Array, shape: Shape) -> Array:
+    """Return, for each entry of x as in `met`, an upper bound of the sum of squares it meets."""
+    rank = len(shape)
+    padded = (1,) * (rank - len(own)) + own
+    axes = [axis for axis in range(rank) if padded[axis] == 1]
+    places = np.broadcast_to(other, shape)
+    return (exact(places) * exact(places)).sum(tuple(axes)).hi

@@ -28,8 +28,6 @@ from lipcert.core.lower.functions import applied
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.slopes import (
     chained,
-    image_of,
-    image_of_constant,
     of_entries,
     repeated,
     with_blocks,
@@ -50,6 +48,7 @@ from lipcert.core.lower.values import (
 )
 from lipcert.core.program import PLUS, Acts, Added, Place, Shape, then
 from lipcert.core.reader.records import Model, Tensor, with_nested
+from lipcert.core.rules.activations import function
 
 Array = npt.NDArray[Any]
 _TYPES: Final = {
@@ -230,6 +229,29 @@ def root(call: Call) -> Value:
     root = Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
     slopes = (exact(2.0) * found).reciprocal()
     return of_entries(root, constant, slopes) if constant.sources else root
+
+
+def image_of(known: Interval, name: str, *numbers: float) -> Interval:
+    """Enclose a function of numbers that are given as intervals."""
+    return function(name, numbers).image(known)
+
+
+def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
+    """Return a function of every entry of a constant, with its slopes."""
+    value.check_fixed()
+    if not value.is_float:
+        raise Unsupported("a function of whole numbers")
+    known = Interval(value.lo, value.hi)
+    image = image_of(known, name, *numbers)
+    high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
+    sources = dict.fromkeys(value.sources, math.inf)
+    found = Constant(image.lo, high, sources, value.place)
+    if not sources:
+        return found
+    try:
+        return of_entries(found, value, function(name, numbers).derivative(known))
+    except Unsupported:
+        return found
 
 
 def has_halves(model: Model) -> bool:

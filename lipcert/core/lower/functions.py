@@ -21,7 +21,7 @@ def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
     """Apply a function to every entry of data, or return the image of a constant."""
     if isinstance(value, Data):
         return activated(call, value, name, *numbers)
-    from lipcert.core.lower.slopes import image_of_constant  # noqa: PLC0415  for such alone
+    from lipcert.core.lower.constant_ops import image_of_constant  # noqa: PLC0415  for such alone
 
     return image_of_constant(value, name, *numbers)
 
