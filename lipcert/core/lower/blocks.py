@@ -18,7 +18,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval, exact, up
-from lipcert.core.lower.reals import quotient
+from lipcert.core.lower.entrywise import quotient
 from lipcert.core.lower.slopes import chained, repeated, with_blocks
 from lipcert.core.lower.values import Arrange, Array, Constant
 from lipcert.core.program import PLUS, IndexArray, Shape

@@ -16,6 +16,7 @@ from lipcert.core.interval import Interval, absolute, exact, norm_up
 from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.entrywise import broadcast, interval, negative, quotient
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.exact_constants import (
     ARITHMETIC,
@@ -25,7 +26,7 @@ from lipcert.core.lower.exact_constants import (
     within,
 )
 from lipcert.core.lower.functions import applied
-from lipcert.core.lower.reals import interval, quotient, sum_of_sources
+from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.slopes import (
     chained,
     of_entries,
@@ -33,7 +34,6 @@ from lipcert.core.lower.slopes import (
     with_blocks,
 )
 from lipcert.core.lower.spelling import reduced_axes, without_axes
-from lipcert.core.lower.sums import broadcast, negative
 from lipcert.core.lower.values import (
     FIXED,
     SAME,

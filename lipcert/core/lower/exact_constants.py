@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.entrywise import broadcast
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.sums import broadcast
 from lipcert.core.lower.values import SAME, TIMES, UNKNOWN, VARIES, Constant, Value
 
 Array = npt.NDArray[Any]

@@ -50,6 +50,6 @@ def _layer(call: Call) -> Data | None:
     row = row.rearranged(np.ravel, None)
     if not row.terms:
         return dense(call, value, weight, row)
-    from lipcert.core.lower.sums import combined  # noqa: PLC0415  for such alone
+    from lipcert.core.lower.entrywise import combined  # noqa: PLC0415  for such alone
 
     return combined(call, (dense(call, value, weight), row), (1, 1))

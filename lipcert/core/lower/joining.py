@@ -9,9 +9,9 @@ import numpy as np
 
 from lipcert.core.kinds import Concat
 from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.entrywise import combined
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.moves import gathered, indices, moved
-from lipcert.core.lower.sums import combined
 from lipcert.core.lower.values import Constant, Data, Value, check_size
 from lipcert.core.program import IndexArray, Move, Part, Place, Program, Step
 from lipcert.core.reader.records import Node

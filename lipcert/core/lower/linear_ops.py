@@ -3,10 +3,10 @@
 import numpy as np
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.entrywise import broadcast
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.gemm import dense
 from lipcert.core.lower.moves import indices, moved, permute
-from lipcert.core.lower.sums import broadcast
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, only_data
 from lipcert.core.program import Place
 from lipcert.core.token_kinds import MatMul

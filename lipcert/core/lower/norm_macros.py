@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.kinds import Centre, Divide, DivideByNorm, ReduceNorm
+from lipcert.core.lower.entrywise import plain
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.lower.sums import plain
 from lipcert.core.program import Activation, Move, Step
 from lipcert.core.token_kinds import Add, Multiply, Normalize, ReduceSum
 

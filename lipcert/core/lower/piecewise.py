@@ -21,9 +21,9 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
+from lipcert.core.lower.entrywise import broadcast
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import REALS
-from lipcert.core.lower.sums import broadcast
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.reader.records import Node
 

@@ -1,4 +1,4 @@
-"""Read constants in nodes, and constants as intervals of reals."""
+"""Read constants in nodes."""
 
 import math
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Constant, Value, literal
@@ -37,30 +36,3 @@ def constant(call: Call) -> Value:
 def sum_of_sources(*constants: Constant) -> dict[str, float]:
     """Return all sources, for a result that is not known to be linear in them."""
     return {name: math.inf for item in constants for name in item.sources}
-
-
-def interval(constant: Constant) -> Interval:
-    """Return the interval of the entries; refuse constants that are not real."""
-    constant.check_fixed()
-    if not constant.is_float:
-        raise Unsupported("constants of different types are combined")
-    return Interval(constant.lo, constant.hi)
-
-
-def quotient(constant: Constant) -> Interval:
-    """Enclose 1/c; it is exact if c is a power of two."""
-    known = interval(constant)
-    if (known.lo <= 0.0).any() and (known.hi >= 0.0).any() and _may_vanish(known):
-        raise Unsupported("a divisor may be 0")
-    mantissa, _ = np.frexp(known.lo)
-    with np.errstate(over="ignore", under="ignore"):
-        inverse = known.reciprocal()
-        exact = 1.0 / known.lo
-    is_power = (known.lo == known.hi) & (np.abs(mantissa) == 0.5) & np.isfinite(exact)
-    is_power &= np.abs(exact) >= np.finfo(np.float64).tiny
-    low, high = np.where(is_power, exact, inverse.lo), np.where(is_power, exact, inverse.hi)
-    return Interval(low, low if is_power.all() else high)
-
-
-def _may_vanish(known: Interval) -> bool:
-    return bool(((known.lo <= 0.0) & (known.hi >= 0.0)).any())

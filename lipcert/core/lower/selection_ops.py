@@ -8,11 +8,11 @@ import numpy as np
 
 from lipcert.core.kinds import Compare, Embedding, MaskedMean, Sort
 from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.entrywise import broadcast, expanded
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes, same_order
 from lipcert.core.lower.moves import arrange, indices, move
 from lipcert.core.lower.spelling import apply, reduced, whole
-from lipcert.core.lower.sums import broadcast, expanded
 from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size, only_data
 from lipcert.core.program import IndexArray, Move, Operand, Place
 from lipcert.core.token_kinds import Shift

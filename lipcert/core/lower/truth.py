@@ -17,11 +17,11 @@ import numpy.typing as npt
 from lipcert.core.kinds import Compare
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import times
+from lipcert.core.lower.entrywise import broadcast, combined, expanded, scaled
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.operators import JUMPS, REALS
 from lipcert.core.lower.spelling import apply, reduced, whole
-from lipcert.core.lower.sums import broadcast, combined, expanded, scaled
 from lipcert.core.lower.values import UNKNOWN, VARIES, Constant, Data, Kind, Value, only_data
 from lipcert.core.program import Place
 from lipcert.core.reader.records import Node

@@ -1,10 +1,11 @@
-"""Broadcast and sum values and constants, and multiply by a number, for several operators."""
+"""What operators that act entry by entry share: broadcasting, sums, multiples and quotients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.moves import indices, moved
@@ -88,3 +89,30 @@ def negative(constant: Constant) -> Constant:
     high = low if constant.lo is constant.hi else -constant.lo
     acts, terms = then(constant.acts, np.negative), tuple(map(negative, constant.terms))
     return replace(constant, lo=low, hi=high, acts=acts, terms=terms, blocks={})
+
+
+def interval(constant: Constant) -> Interval:
+    """Return the interval of the entries; refuse constants that are not real."""
+    constant.check_fixed()
+    if not constant.is_float:
+        raise Unsupported("constants of different types are combined")
+    return Interval(constant.lo, constant.hi)
+
+
+def quotient(constant: Constant) -> Interval:
+    """Enclose 1/c; it is exact if c is a power of two."""
+    known = interval(constant)
+    if (known.lo <= 0.0).any() and (known.hi >= 0.0).any() and _may_vanish(known):
+        raise Unsupported("a divisor may be 0")
+    mantissa, _ = np.frexp(known.lo)
+    with np.errstate(over="ignore", under="ignore"):
+        inverse = known.reciprocal()
+        exact = 1.0 / known.lo
+    is_power = (known.lo == known.hi) & (np.abs(mantissa) == 0.5) & np.isfinite(exact)
+    is_power &= np.abs(exact) >= np.finfo(np.float64).tiny
+    low, high = np.where(is_power, exact, inverse.lo), np.where(is_power, exact, inverse.hi)
+    return Interval(low, low if is_power.all() else high)
+
+
+def _may_vanish(known: Interval) -> bool:
+    return bool(((known.lo <= 0.0) & (known.hi >= 0.0)).any())
