@@ -22,7 +22,6 @@ from lipcert.core import program as p
 from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink, refused
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
-from lipcert.core.lower.macros import rewritten
 from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
 from lipcert.core.lower.values import Constant, Data, Kind, Value, is_finite, literal, made_entries
 from lipcert.core.reader.records import Input, Model, Node, shown, with_nested
@@ -130,7 +129,11 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
 
         heads, result = joined_outputs(results, outputs, walk.nodes, sink)
     raw = p.needed_steps(sink.steps, result.name)
-    steps = rewritten(raw, starts, result.name, sink)
+    steps = raw
+    if not all(step.op.is_stored or step.op.is_function for step in raw):  # not layers alone
+        from lipcert.core.lower.macros import rewritten  # noqa: PLC0415  for such alone
+
+        steps = rewritten(raw, starts, result.name, sink)
     for step in steps:
         _check_finite(step, model)
     start, *more = starts
