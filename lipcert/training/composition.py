@@ -104,7 +104,7 @@ def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether the tensor is one piece of main memory whose bits determine its entries."""
-    if not tensor.is_cpu or tensor.dtype not in _PLAIN:
+    if not tensor.is_cpu or tensor.dtype not in _PLAIN or tensor.is_neg():
         return False
     return tensor.is_contiguous() or is_channels_last(tensor)
 
@@ -307,8 +307,6 @@ class Composition:
             return
         if isinstance(value, nn.Module):
             depth = 0
-            if isinstance(value, nn.RNNBase):
-                value._update_flat_weights()  # as it does before a pass; others were put there
             own = (*value._parameters.values(), *value._buffers.values())
             self._registered.update(map(id, own))
         elif depth > _DEPTH:

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function, FunctionCtx
 
 from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.joint import Joint
@@ -45,7 +44,8 @@ class PrivateLoss(nn.Module):
     clipped; None for no clip. gradients: returns the sum of per-example clipped gradients, under
     mechanisms that clip them. It is called in the forward pass; its result is computed and stored
     in backward(), and autograd does not run through the module. reduction: "sum", or "none" for the
-    losses of single examples, which a recorder uses.
+    losses of single examples, which a recorder uses. completes_own: whether `gradients` is also
+    called where the module itself computed the output.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class PrivateLoss(nn.Module):
         *,
         guard: StepGuard,
         gradients: Callable[[Tensor, Tensor], Asked] | None = None,
+        completes_own: bool = True,
     ) -> None:
         super().__init__()
         self.reduction = "sum"
@@ -68,6 +69,7 @@ class PrivateLoss(nn.Module):
         self._clip = clip
         self._guard = guard
         self._gradients = gradients
+        self._completes_own = completes_own
 
     def __call__(self, logits: Tensor, labels: Labels) -> Any:
         """Return `forward` of this output, after normalising how labels and scores are given.
@@ -87,9 +89,9 @@ class PrivateLoss(nn.Module):
         if self.reduction == "none":
             return per_example_loss(self._loss, logits, admissible)
         passing = self._guard.losing(logits)
-        if self._gradients is not None:
-            return self._clipped(self._gradients, logits, admissible, passing)
         output = passing.shown.output
+        if self._gradients is not None and (self._completes_own or not output.requires_grad):
+            return self._clipped(self._gradients, logits, admissible, passing)
         total = per_example_loss(self._loss, output, admissible, self._clip).sum()
         return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 
@@ -114,13 +116,18 @@ class PrivateLoss(nn.Module):
     def _released(
         self, total: Tensor, passing: Passing, gradients: Callable[[], Mapping[str, Tensor]]
     ) -> Tensor:
-        def put() -> None:
+        """Return the sum over B: a leaf, whose `.grad` after a backward pass is the factor by which
+        it was scaled."""
+        released = (total.detach() / self._divisor).requires_grad_()
+
+        def put(leaf: Tensor) -> None:
+            factor, leaf.grad = float(leaf.grad), None  # type: ignore[arg-type]
+            if factor != 1.0:
+                raise UsageError(_DIVISOR.format(factor=factor, divisor=self._divisor))
             self._guard.returning(passing)
             self._guard.put(gradients())
 
-        released: Tensor = _Released.apply(  # type: ignore[no-untyped-call]
-            total.detach().requires_grad_(), self._divisor, put
-        )
+        released.register_post_accumulate_grad_hook(put)  # type: ignore[no-untyped-call]
         return released
 
     def _labels(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -178,30 +185,3 @@ def _classes(loss: Loss, output_shape: Shape) -> int | None:
     except NoVerdictError:
         return None
     return scores.classes if np.array_equal(checked, ends) else None
-
-
-class _Released(Function):
-    """Divides a sum by B, and lets only the cotangent 1 pass back to it.
-
-    The gradient is divided last, so that clips inside the backward pass see the cotangents of
-    single examples.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: FunctionCtx, total: Tensor, divisor: float, backward: Callable[[], None]
-    ) -> Tensor:
-        """Return the sum of losses, divided by B."""
-        ctx.divisor, ctx.called = divisor, backward  # type: ignore[attr-defined]
-        return total / divisor
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Any) -> tuple[Tensor, None, None]:
-        """Return the cotangent if it is 1; raise UsageError otherwise."""
-        (cotangent,) = cotangents
-        factor = float(cotangent)
-        divisor = ctx.divisor  # type: ignore[attr-defined]
-        if factor != 1.0:
-            raise UsageError(_DIVISOR.format(factor=factor, divisor=divisor))
-        ctx.called()  # type: ignore[attr-defined]
-        return cotangent, None, None

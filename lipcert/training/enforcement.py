@@ -11,7 +11,9 @@ bounds hold at these weights; the radii are computed from noised weights, and ar
 
 import math
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -20,12 +22,13 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.diagnostics import EXPORT
-from lipcert.errors import UsageError
+from lipcert.errors import LipCertError, UsageError
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping import (
     Asked,
     ClippedGradients,
     ClipRule,
+    LiveNetwork,
     SingleGradients,
     check_clips,
     install_clips,
@@ -100,18 +103,20 @@ class Enforcement:
     """The actions of a mechanism in each step.
 
     project: called after the step. present: returns the noise for a release at the present weights.
-    gradients: given the batch that went forward and its labels, returns the sum of clipped
-    gradients by the module's names; None if the module's own backward pass computes what is
-    released. forward: returns the output for a batch from a pass that `gradients` completes, so
-    that the module need not run its own; None if it has to. handles: hooks in the module.
-    weight_decay: λ of ∇ℓ + λθ, if that is what is clipped. masked: names of the parts whose dropout
-    masks are drawn in every forward pass.
+    gradients: given the batch that went forward and its labels, returns the sum of gradients by the
+    module's names; None if the module's own backward pass computes what is released. forward:
+    returns the output for a batch from a pass that `gradients` completes, so that the module need
+    not run its own; None if it has to. completes_own: whether `gradients` also completes passes of
+    the module, in place of its own backward pass. handles: hooks in the module. weight_decay: λ of
+    ∇ℓ + λθ, if that is what is clipped. masked: names of the parts whose dropout masks are drawn in
+    every forward pass.
     """
 
     project: Callable[[], None]
     present: Callable[[], Calibration]
     gradients: Callable[[Tensor, Tensor], Asked] | None = None
     forward: Callable[[Tensor], Tensor] | None = None
+    completes_own: bool = True
     handles: tuple[RemovableHandle, ...] = ()
     weight_decay: float | None = None
     masked: tuple[str, ...] = ()
@@ -138,18 +143,19 @@ def enforced(
         network.tensors(),
         orthogonalize=mechanism.orthogonalize if isinstance(mechanism, Clipless) else 0,
     )
-    if not isinstance(mechanism, WeightClipping):
-        return Enforcement(projector.project, lambda: planned)
-    trained = [name for name, item in planned.bounds.graph.parameters.items() if item.trainable]
-    free = {name: item for name, item in network.tensors().items()
-            if name in trained and name not in projector.constrained}  # fmt: skip
-    noise = AdaptiveNoise(
-        planned,
-        lambda: _norms(projector, free),
-        projector.radii,
-        mechanism.slack,
-    )
-    return Enforcement(projector.project, noise.present)
+    held = Enforcement(projector.project, lambda: planned, completes_own=False)
+    if isinstance(mechanism, WeightClipping):
+        trained = {name for name, item in planned.bounds.graph.parameters.items() if item.trainable}
+        others = network.tensors().items()
+        free = {n: item for n, item in others if n in trained - projector.constrained.keys()}
+        norms = partial(_norms, projector, free)
+        noise = AdaptiveNoise(planned, norms, projector.radii, mechanism.slack)
+        held = replace(held, present=noise.present)
+    with suppress(LipCertError):  # then the module computes all gradients itself
+        live = LiveNetwork.of(planned.bounds.graph, network.tensors())
+        sums = ClippedGradients(live, replace(ClipRule.of(planned.bounds), clips=False))
+        return _with_passes(held, network, sums) if sums.is_faster else held
+    return held
 
 
 def _norms(projector: Projector, free: Mapping[str, Tensor]) -> Mapping[str, float]:
@@ -201,18 +207,16 @@ def _clipped(
             masked=masked,
         )
     sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
+    return _with_passes(Enforcement(_nothing, lambda: planned, weight_decay=decay), network, sums)
 
+
+def _with_passes(base: Enforcement, network: TrainedNetwork, sums: ClippedGradients) -> Enforcement:
     def gradients(x: Tensor, y: Tensor) -> Asked:
         found = sums.asked(x, y)
         return replace(found, gradients=lambda: network.by_module(found.gradients()))
 
-    return Enforcement(
-        _nothing,
-        lambda: planned,
-        gradients=gradients,
-        forward=sums.forward if sums.follows and network.is_of_one_tensor else None,
-        weight_decay=decay,
-    )
+    is_open = sums.follows and network.is_of_one_tensor
+    return replace(base, gradients=gradients, forward=sums.forward if is_open else None)
 
 
 def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:

@@ -88,7 +88,7 @@ class Shorter:
         self._expected: Tensor | None = None
         self._quiet = 0
         own = module.forward
-        instead = torch.compiler.disable(instead)  # type: ignore[no-untyped-call]
+        as_it_is = torch.compiler.disable(instead)  # type: ignore[no-untyped-call]
 
         @wraps(own)
         def forward(*arguments: Any, **keywords: Any) -> Any:
@@ -96,7 +96,7 @@ class Shorter:
             is_alone = len(arguments) == 1 and not keywords
             if expected is None or not is_alone or arguments[0] is not expected:
                 return own(*arguments, **keywords)
-            return instead(expected)
+            return (as_it_is if torch.compiler.is_compiling() else instead)(expected)
 
         module.forward = forward
 
@@ -106,8 +106,10 @@ class Shorter:
         is_still: whether the module is unchanged since the last pass began.
         """
         self._quiet = self._quiet + 1 if is_still else 0
-        is_known = self._quiet > 1 and not torch.compiler.is_compiling()
-        self._expected = x if is_known and not self._is_watched() else None
+        if self._quiet < 2:  # while it stays still, it has the hooks that it has by then
+            self._watched = self._is_watched()
+        is_known = self._quiet > 1 and not (self._watched or torch.compiler.is_compiling())
+        self._expected = x if is_known else None
 
     def remove(self) -> None:
         """Restore the module's own forward pass."""

@@ -157,15 +157,18 @@ def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]
 
 @contextmanager
 def at_rest(module: nn.Module) -> Iterator[None]:
-    """Put the module's dropout into evaluation mode inside the block, and change nothing else."""
-    modes = {part: part.training for part in dropouts(module).values()}
+    """Put the module's dropout into evaluation mode inside the block, and change nothing else.
+
+    A pass with other weights (functional_call) leaves them in the lists of recurrent parts.
+    """
+    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    before = [(part, dict(vars(part))) for part in (*dropouts(module).values(), *recurrent)]
     try:
-        for part in modes:
-            part.training = False
+        _put_to_rest(dropouts(module).values())
         yield
     finally:
-        for part, mode in modes.items():
-            part.training = mode
+        for part, own in before:
+            vars(part).update(own)
 
 
 class DropoutMasks:

@@ -369,3 +369,4 @@ def test_a_recurrent_network_is_trained() -> None:
     with private_run(None, GradientClipping(clip_norm=1.0), network=Recurrent) as private:
         train(private)
         assert private.releases == STEPS
+        assert private.guard.is_still
