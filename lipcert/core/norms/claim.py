@@ -84,7 +84,7 @@ Definite: TypeAlias = Callable[[FloatMatrix, Fraction], bool]
 
 
 def room_for(size: int) -> Fraction:
-    """How far above c the lowest eigenvalue should be, for a proof."""
+    """Return how far above c the lowest eigenvalue should be for a proof to succeed."""
     return Fraction(size, 1 << 41)
 
 
@@ -167,7 +167,7 @@ def step_norm_at_most(  # noqa: PLR0917 (a map has two shapes)
 
 
 def matrix_of(op: Dense, shape_in: Shape, shape_out: Shape) -> Interval:
-    """The entries of a matrix that acts on the last axis; ValueError where it does not fit."""
+    """Return the entries of a matrix that acts on the last axis; ValueError if it does not fit."""
     if (shape_out[-1], shape_in[-1]) != op.weight.shape or shape_in[:-1] != shape_out[:-1]:
         raise ValueError("a matrix does not fit the shapes of its step")
     return Interval(op.weight.lo, op.weight.hi)

@@ -28,7 +28,7 @@ _COLUMNS: Final = 192
 
 
 def lower_factor(B: FloatMatrix, columns: int | None = None) -> FloatMatrix | None:
-    """L with L Lᵀ ≈ B, or its first columns; None where these are not positive definite."""
+    """Return L with L Lᵀ ≈ B, or its first columns; None if B is not positive definite there."""
     n = len(B)
     stop_at = n if columns is None else columns
     try:
@@ -44,7 +44,7 @@ def lower_factor(B: FloatMatrix, columns: int | None = None) -> FloatMatrix | No
 
 
 def _fill(L: FloatMatrix, B: FloatMatrix, start: int, stop: int) -> None:
-    """One panel of columns, from those before it."""
+    """Compute one panel of columns from the panels before it."""
     used = np.flatnonzero(L[start:stop, :start].any(axis=0))
     first = int(used[0]) if used.size else start
     own = L[start:stop, first:start]
@@ -64,7 +64,7 @@ PANEL: Final = 256
 
 
 def unexplained(B: FloatMatrix) -> Fraction | None:
-    """An upper bound of ‖B − LLᵀ‖₂ for some lower triangular L, None for no such L.
+    """Return an upper bound of ‖B − LLᵀ‖₂ for a lower triangular L; None if there is no factor L.
 
     Hypotheses: B is symmetric, its entries are below 1 in magnitude.
     """
@@ -95,15 +95,15 @@ def gamma(terms: int) -> Fraction:
 
 
 def extent(matrix: FloatMatrix, axis: int) -> slice:
-    """From the first to the last line along an axis that is not all zero, counted across it."""
+    """Return the range from the first to the last row or column that is not zero."""
     found = np.flatnonzero(matrix.any(axis=axis))
     return slice(int(found[0]), int(found[-1]) + 1) if found.size else slice(0, 0)
 
 
 def _times_transpose(L: FloatMatrix) -> tuple[FloatMatrix, int]:
-    """LLᵀ, and how many terms an entry has: none from columns that are 0 in its panel of rows.
+    """Return LLᵀ, and the largest number of terms of an entry.
 
-    Nor is anything added to rows in which all these columns are 0.
+    Columns that are 0 in a panel of rows, and rows in which all other columns are 0, add nothing.
     """
     product, terms = np.zeros_like(L), 0
     for start in range(0, len(L), PANEL):

@@ -1,4 +1,4 @@
-"""Activations: a function of one number, entry by entry; ReLU, and where each other function is."""
+"""Activations: functions of one number that act entry by entry, and ReLU among them."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class ScalarFunction(Protocol):
 
 
 def function(name: str, numbers: tuple[float, ...]) -> ScalarFunction:
-    """The function of this name; Unsupported where no rule is known for it."""
+    """Return the function of this name; raise Unsupported if there is no rule for it."""
     if name not in FUNCTIONS or not all(number == number for number in numbers):  # noqa: PLR0124
         raise Unsupported(f"no rule is known for the function {name!r}")
     found: ScalarFunction = FUNCTIONS[name](*numbers)

@@ -31,44 +31,46 @@ longest row for the table of an embedding, as every number reads one row; froben
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Bounds that hold for all weights in scope: here those of the file. norms: of linear steps by
-    their output, verified beforehand. inf where there is no bound."""
+    """Bounds that hold for all weights in scope; in this class, these are the weights of the file.
+
+    norms: verified norms of linear steps, by their outputs. A method returns inf without a bound.
+    """
 
     norms: Mapping[str, float]
 
     def is_fixed(self, _: Operand) -> bool:
-        """Whether no trained initializer takes part in it: its entries are those of the file."""
+        """Whether the entries are those of the file, since no trained initializer takes part."""
         return True
 
     def entries(self, operand: Operand) -> Interval:
-        """Around every entry: the intervals that the operand states."""
+        """Return intervals of all entries: those that the operand states."""
         return Interval(operand.lo, operand.hi)
 
     def norm(self, operand: Operand) -> float:
-        """≥ the Euclidean norm of all entries: that of the largest magnitudes."""
+        """Bound the Euclidean norm of all entries by that of the largest magnitudes."""
         return norm_up(self.entries(operand).magnitude())
 
     def max_abs(self, operand: Operand) -> float:
-        """≥ every magnitude: the largest."""
+        """Return the largest magnitude of all entries."""
         return float(np.max(self.entries(operand).magnitude(), initial=0.0))
 
     def longest_row(self, table: Operand) -> float:
-        """≥ the norm of every row of a table: the longest of the largest magnitudes."""
+        """Bound the norm of every row of a table, by the largest magnitudes."""
         return float(np.max(lengths_up(self.entries(table).magnitude()), initial=0.0))
 
     def gain(self, operand: Operand, name: str) -> float:
-        """≥ ‖∂operand/∂initializer‖, of an initializer that it is computed from.
+        """Return a bound of ‖∂operand/∂initializer‖, for an initializer of the operand.
 
-        Proof: the norm of a linear function is that of its Jacobian; of another function there may
-        be a slope at the numbers of the file, which are all the weights in scope here.
+        Proof: the norm of a linear function is that of its Jacobian. For another function the
+        operand may state a slope at the numbers of the file, which are all weights in scope here.
         """
         linear = operand.sources[name]
         return linear if linear < math.inf else operand.slopes.get(name, math.inf)
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
-        """≥ that of the linear part of the step that computes `output`, between two shapes.
+        """Return a bound of the norm of the linear part of the step that computes `output`.
 
-        The verified norm, or the Frobenius norm of a matrix, or that of `windows.kernel_norm`.
+        It is the verified norm, or else the Frobenius norm of a matrix, or `windows.kernel_norm`.
         """
         if output in self.norms:
             return self.norms[output]
@@ -84,10 +86,10 @@ OpT = TypeVar("OpT", bound=Op)
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Rule(ABC, Generic[OpT]):
-    """A step: what is known of its inputs, of these shapes, and of the weights in scope.
+    """A step of a program, with facts of its inputs and bounds of the weights in scope.
 
-    shape, output: of the value that the step computes. behind: the rule of the step that computes
-    the only input, if that step has one input too.
+    shapes: of the inputs. shape, output: the shape and the name of the computed value. behind: the
+    rule of the step that computes the only input, if that step has a single input, too.
     """
 
     op: OpT
@@ -100,7 +102,7 @@ class Rule(ABC, Generic[OpT]):
 
     @property
     def x(self) -> Fact:
-        """What is known of the first input."""
+        """The fact of the first input."""
         return self.inputs[0]
 
     @property
@@ -110,34 +112,38 @@ class Rule(ABC, Generic[OpT]):
 
     @abstractmethod
     def fact(self) -> Fact:
-        """What is known of the output."""
+        """Return a fact of the output."""
 
     @abstractmethod
     def lipschitz(self, index: int) -> float:
-        """≥ ‖∂output/∂input‖₂ for the input at `index`, wherever the facts hold."""
+        """Return a bound of ‖∂output/∂input‖₂ for the input at `index`, wherever the facts hold."""
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
-        """Each operand, with a bound of the norm of operand ↦ output, the inputs being fixed: none
-        where a kind of step says nothing of its operands, such as a mask that may be −inf."""
+        """Yield each operand with a bound of the norm of operand ↦ output, for fixed inputs.
+
+        This default knows no bound, as for a mask that may be −inf.
+        """
         for operand in operands(self.op):
             yield operand, math.inf
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """What the input at `index` receives from the cotangent l of the output.
+        """Return the cotangent that the step passes down to the input at `index`.
 
-        Proof: L·l, by the chain rule. What else is known of the cotangent is lost.
+        Proof: its norm is at most L·l, by the chain rule, for the cotangent l of the output. Other
+        properties of l are lost.
         """
         return Cotangent(multiply_up(self.lipschitz(index), cotangent.norm))
 
     def is_apart(self, index: int, axis: int) -> bool:
-        """Whether the output at each place along an axis, counted from the last, depends on what
-        the input at `index` has at that place alone, so that the Jacobian has one block for each.
+        """Whether the Jacobian has one block for each place along an axis, counted from the last.
+
+        The output at a place then depends only on the entries of the input at the same place.
         """
         del index, axis
         return False
 
     def tokens_pulled(self, index: int, cotangent: Cotangent) -> tuple[int, float] | None:
-        """The tokens of what `pulled` says of; None where nothing is known.
+        """Return the `tokens` of the cotangent that `pulled` returns; None if they are not known.
 
         Proof: no block of the Jacobian has a larger norm than the whole.
         """
@@ -147,11 +153,11 @@ class Rule(ABC, Generic[OpT]):
         return axis, multiply_up(self.lipschitz(index), total)
 
     def slopes(self) -> Interval | None:
-        """The derivative of each entry, broadcastable to the shape; None: it is not diagonal."""
+        """Return the derivatives of all entries, for broadcasting; None if J is not diagonal."""
         return None
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
-        """Each operand, with a bound ≥ ‖∂loss/∂operand‖.
+        """Yield each operand with a bound of ‖∂loss/∂operand‖.
 
         Proof: ∂loss/∂operand = (∂output/∂operand)ᵀ·cotangent.
         """
@@ -161,10 +167,10 @@ class Rule(ABC, Generic[OpT]):
     def gradients(
         self, cotangent: Cotangent, first: float = math.inf
     ) -> Iterator[tuple[str, float]]:
-        """For each operand and each initializer in it: ≥ ‖∂loss/∂initializer‖ through this step.
+        """Yield each initializer of each operand with a bound of its gradient through this step.
 
-        first: a bound for the first operand that is known besides.
-        Proof: from operand to initializer a gradient grows by at most the gain.
+        first: another bound for the first operand.
+        Proof: the gradient of an initializer is at most the gain times that of the operand.
         """
         for operand, gradient in self.operand_gradients(cotangent):
             for name in operand.sources:
@@ -173,24 +179,24 @@ class Rule(ABC, Generic[OpT]):
             first = math.inf
 
     def longest_part(self, operand: Shape) -> float:
-        """≥ the norm of what one entry of an operand of this shape meets in the output.
+        """Bound the norm of the entries of the output that one entry of an operand multiplies.
 
-        The operand has the rank of the output; what it meets lies along its axes of length 1. Asked
-        by the step that reads the output, which knows the fact already: inf is "nothing more".
+        The operand of the next step has this shape, and the rank of the output; one of its entries
+        multiplies all entries along its axes of length 1. inf adds nothing to the fact.
         """
         del operand
         return math.inf
 
 
 class Entrywise(Rule[OpT]):
-    """Of a step with a diagonal Jacobian: its slopes say all of it."""
+    """The rule of a step whose Jacobian is diagonal, and given by its slopes."""
 
     @abstractmethod
     def slopes(self) -> Interval:
-        """The derivative of each entry, broadcastable to the shape."""
+        """Return the derivatives of all entries, for broadcasting to the shape."""
 
     def lipschitz(self, _: int) -> float:
-        """The steepest slope: the norm of a diagonal matrix."""
+        """Return the largest slope, which is the norm of a diagonal matrix."""
         return float(np.max(self.slopes().magnitude(), initial=0.0))
 
     def is_apart(self, *_: int) -> bool:

@@ -1,6 +1,6 @@
-"""Facts: what is known of a value, or of the gradient of the loss at it, for one example.
+"""Facts: bounds of a value, or of the gradient of the loss at it, for one example.
 
-Everything holds for all admissible inputs and all weights in scope. inf is "not known".
+They hold for all admissible inputs and all weights in scope. inf stands for no bound.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class Fact:
         column_spread: float = math.inf,
         token_norm: float = math.inf,
     ) -> Self:
-        """What follows from all that is stated of a value of this shape.
+        """Return the fact that follows from these bounds of a value of this shape.
 
-        box: broadcasts into the shape. Proof: a part of x is at most as long as x, a number is at
-        most as large as what it is part of, norms grow with the magnitudes, the square of x, or of
-        a part, is the sum of those of the runs that make it up, and 0 is a point.
+        box: for broadcasting into the shape. Proof: the norm of a part of x is at most that of x;
+        a magnitude is at most the norm of a part that contains it; norms grow with magnitudes; the
+        square of the norm of x, or of a part, is the sum of the squares of those of its runs; and
+        runs of norm r lie within r of the point 0.
         """
         box = symmetric(math.inf, (1,) * len(shape)) if box is None else box
         row_norm, column_norm = min(row_norm, norm), min(column_norm, norm)
@@ -66,7 +67,7 @@ class Fact:
         return cls(norm, box, row, column, min(row_spread, row), min(column_spread, column), token)
 
     def meet(self, other: Fact, shape: Shape) -> Fact:
-        """Both, about the same value."""
+        """Return the fact that follows from two facts of the same value."""
         return Fact.of(
             shape,
             min(self.norm, other.norm),
@@ -101,18 +102,18 @@ class Hull:
             raise ValueError("this is not a hull of logit gradients")
 
     def longest(self, form: Interval) -> float:
-        """≥ sup √(gᵀQg) over all members g, for a positive semidefinite Q within `form`.
+        """Bound sup √(gᵀQg) over all members g, for a positive semidefinite Q within `form`.
 
         Proof: a convex function is largest at a vertex.
         """
         return self.length(self.squares(form))
 
     def length(self, squares: Array) -> float:
-        """≥ the scale times the root of the largest of them."""
+        """Return the scale times the root of the largest of these squares, rounded up."""
         return multiply_up(sqrt_up(max(float(np.max(squares)), 0.0)), self.scale)
 
     def squares(self, form: Interval) -> Array:
-        """≥ gᵀQg for a Q within `form`, at each vertex: for each label y and each j.
+        """Bound gᵀQg for a Q within `form`, at each vertex: for each label y and each class j.
 
         Proof: it is e_j − t, t = (1 − s)e_y + (s/K)1, and the form Q_jj − 2(Qt)_j + tᵀQt.
         """
@@ -149,13 +150,13 @@ class Cotangent:
     tokens: tuple[int, float] | None = None
 
     def along(self, shape: Shape) -> Cotangent | None:
-        """What holds of the gradient at every run along the last axis of the value, if anything."""
+        """Return bounds of the gradient at every run along the last axis of the value, or None."""
         if math.prod(shape) == shape[-1]:
             return self
         return self.rows[1] if self.rows is not None and self.rows[0] == shape[-1] else None
 
     def plus(self, other: Cotangent) -> Cotangent:
-        """Of a sum of two. Proof: norms and peaks are norms."""
+        """Return bounds of the sum of two gradients. Proof: norms and peaks are norms."""
         return Cotangent(add_up(self.norm, other.norm), peaks=add_up(self.peak, other.peak))
 
     @property

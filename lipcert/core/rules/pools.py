@@ -24,7 +24,7 @@ class MaxPoolRule(Rule[MaxPool]):
     """y = the maxima of x over windows."""
 
     def fact(self) -> Fact:
-        """√overlap·X, and the maxima of both ends of the box; nothing of windows of padding.
+        """√overlap·X, and the maxima of both ends of the box; no bound for windows of padding.
 
         Proof: every output is an entry, and no entry is more than `overlap` outputs.
         Attained: one entry is the maximum of every window that reads it.
@@ -97,7 +97,7 @@ def _matrix(axis: Axis, counts_padding: bool) -> Array:
 
 
 def _eigenvector(matrix: Array) -> Array:
-    """An approximate one for the largest eigenvalue of AAᵀ, made positive."""
+    """Return an approximate eigenvector of the largest eigenvalue of AAᵀ, made positive."""
     if len(matrix) > _LARGEST:
         return np.ones(len(matrix))
     vectors = np.linalg.eigh(matrix @ matrix.T)[1]
@@ -105,7 +105,7 @@ def _eigenvector(matrix: Array) -> Array:
 
 
 def _largest(end: Array, axes: tuple[Axis, ...]) -> Array:
-    """The maximum over windows, one axis after the other; an end that is shared stays so."""
+    """Return the maxima over windows, one axis after the other; a repeated end stays repeated."""
     for place, axis in enumerate(axes, start=2):
         if end.shape[place] == axis.size != 1:
             last = np.moveaxis(end, place, -1)

@@ -1,7 +1,7 @@
-"""The rule of a step in its place in a program, and what it finds of the output.
+"""Apply the rule of a step in its place in a program.
 
-The rule of each kind of step is in the file of its family, which is loaded when it is asked for. So
-a check rests on the rules of the steps in its program, and on no others.
+The rule of each kind of step is in the file of its family, which is loaded on first use. So a check
+depends only on the rules of the steps in its program.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from lipcert.core.rules.facts import Fact
 
 
 def rule_class(kind: type[Op]) -> type[Rule[Any]]:
-    """The rule of a kind of step; Unsupported where there is none."""
+    """Return the rule of a kind of step; raise Unsupported if there is none."""
     if kind.__name__ not in STEPS:
         raise Unsupported(f"there is no rule for {kind.__name__}")
     found: type[Rule[Any]] = STEPS[kind.__name__]
@@ -31,7 +31,7 @@ def rule_at(
     weights: Weights,
     behind: Rule[Any] | None = None,
 ) -> Rule[Any]:
-    """The rule of a step of a program, in its surroundings. shapes, facts: of what it reads."""
+    """Return the rule of a step of a program. shapes, facts: of the inputs of the step."""
     return rule_class(type(step.op))(
         op=step.op,
         inputs=tuple(facts[name] for name in step.inputs),
@@ -44,13 +44,14 @@ def rule_at(
 
 
 def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
-    """What the rule of one step finds about its output."""
+    """Return the fact that the rule of a step proves of its output."""
     spend()
     return rule_at(program.shapes, step, facts, weights).fact()
 
 
 def weights_in(scope: ScopeClaim, norms: Mapping[str, float]) -> Weights:
-    """All weights in a scope. norms: of linear steps whose weights it leaves as they are."""
+    """Return bounds of all weights in a scope. norms: of linear steps that training leaves as
+    they are."""
     if scope.kind == "point":
         return Weights(norms)
     from lipcert.core.rules.constrained import Constrained  # noqa: PLC0415  for constraints only
