@@ -14,7 +14,7 @@ replayed digits and against what the attack proposes; a cell counts the bounds t
 brackets are those of an inconclusive check.
 Batches: Poisson batches that are drawn wrongly; a cell is the smallest number of steps after which
 20 of 20 such runs are found, by sizes and members alone.
-docs/audit_faults.md and benchmarks/loop_faults.md show what this prints.
+benchmarks/audit_faults.md and benchmarks/loop_faults.md show what this prints.
 Exits with 1 if a right network or run raises an alarm, or if nothing finds a faulty run.
 """
 

@@ -30,10 +30,16 @@ from lipcert.explain import all_keys, explain
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUTSIDE: Final = {
     "index.md": "README.md",
+    "audit_faults.md": "benchmarks/audit_faults.md",
     "changelog.md": "CHANGELOG.md",
     "conformance.md": "tests/conformance/README.md",
     "contributing.md": "CONTRIBUTING.md",
+    "gain.md": "benchmarks/suggested_runs/results.md",
+    "gpu.md": "benchmarks/gpu.md",
+    "digits_gap.md": "benchmarks/digits_gap/page.md",
     "models.md": "models/README.md",
+    "private_training.md": "benchmarks/private_training.md",
+    "reproductions.md": "benchmarks/reproductions/results.md",
     "security.md": "SECURITY.md",
 }
 """pages of the site that are files of the repository outside of docs/"""

@@ -17,7 +17,7 @@ from benchmarks.reproductions.sample import Sample
 from benchmarks.reproductions.study import Candidate, PlannedStudy, accuracies, chosen, problem
 from tests.privacy.test_accounting import EXPECTED
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reproductions.md"
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/reproductions/results.md"
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 PRINTED_ONLY = "small-sets"
 """No paper has these rows."""

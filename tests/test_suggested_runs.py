@@ -14,7 +14,7 @@ from benchmarks.suggested_runs.methods import METHODS, RATES
 from benchmarks.suggested_runs.problems import PROBLEMS
 from benchmarks.suggested_runs.runs import trained
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "suggest.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "benchmarks/suggested_runs/results.md"
 SMALL: Final = replace(
     PROBLEMS["mlp"], network=lambda: nn.Sequential(nn.Linear(30, 2)), batch_size=500, epochs=1
 )

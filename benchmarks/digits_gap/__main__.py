@@ -19,7 +19,7 @@ from benchmarks.reproductions.page import table_of, update
 __all__ = ["PAGE", "RESULTS", "main", "on_page"]
 
 RESULTS: Final = Path(__file__).with_name("results.md")
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "digits_gap.md"
+PAGE: Final = Path(__file__).with_name("page.md")
 _SEEDS: Final = 20
 
 

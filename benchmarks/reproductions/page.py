@@ -1,4 +1,4 @@
-"""Page: tables of docs/reproductions.md, replaced by what was just measured.
+"""Page: tables of results.md, replaced by what was just measured.
 
 What enters: a page whose tables stand between `<!-- table: NAME -->` and `<!-- end -->`. What
 leaves: the same page with the tables given; all other text is left alone.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.suggested_runs                       every network, method and ε
     python -m benchmarks.suggested_runs mlp cnn --epsilon 1   these
-    python -m benchmarks.suggested_runs --update docs/suggest.md
+    python -m benchmarks.suggested_runs --update benchmarks/suggested_runs/results.md
 
 Each network is trained by plain DP-SGD, by every mechanism as it comes, and as `suggest` proposes,
 at several ε over several seeds; and the noise to signal that was predicted before a run is held

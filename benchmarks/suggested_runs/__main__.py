@@ -27,7 +27,7 @@ __all__ = ["JOURNAL", "ON_PAGE", "main", "tables_of"]
 
 JOURNAL: Final = Path(__file__).parent / "journal.jsonl"
 ON_PAGE: Final = ("gain",)
-"""the tables that docs/suggest.md shows; the others are only printed"""
+"""the tables that results.md shows; the others are only printed"""
 _EPSILONS: Final = (1.0, 3.0, 8.0)
 _GAIN: Final = frozenset({"dp-sgd", "suggested"})
 """the methods that tell what a recipe gains"""

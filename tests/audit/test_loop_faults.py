@@ -18,7 +18,7 @@ from tests.audit.private_loops import BATCH, SIGMA, Data, Loop, Tensors, audit_o
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (("listed", "docs/audit_faults.md"), ("more", "benchmarks/loop_faults.md"))
+PAGES = (("listed", "benchmarks/audit_faults.md"), ("more", "benchmarks/loop_faults.md"))
 FAULTS = (*LISTED, *MORE)
 REPAIRED = {fault.repaired: fault for fault in reversed(FAULTS) if not fault.is_right}
 

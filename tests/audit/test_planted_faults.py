@@ -9,7 +9,7 @@ from benchmarks.audit_faults import POOLS, SAMPLERS, all_found
 from lipcert.audit.records import Verdict
 from tests.audit import faults
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
+PAGE = Path(__file__).resolve().parents[2] / "benchmarks" / "audit_faults.md"
 ROW = re.compile(r"^\| ([^|]+?) \| (.+) \|$", re.MULTILINE)
 MODES = ("data", "attack")
 ON_DATA_TOO = "X of each value × 0.5"
