@@ -56,15 +56,9 @@ def _check_covered(window: Window, sizes: Shape) -> None:
 def _ends_within(window: Window, sizes: Shape, end: Shape) -> bool:
     """Whether no window reaches beyond the padding at the end."""
     return all(
-        (count - 1) * stride + dilation * (tap - 1) - before < size + last
-        for count, stride, dilation, tap, before, size, last in zip(
-            window.outputs,
-            window.strides,
-            window.dilations,
-            window.taps,
-            window.before,
-            sizes,
-            end,
-            strict=True,
-        )
+        (window.outputs[axis] - 1) * window.strides[axis]
+        + (window.taps[axis] - 1) * window.dilations[axis]
+        - window.before[axis]
+        < size + end[axis]
+        for axis, size in enumerate(sizes)
     )
