@@ -49,11 +49,7 @@ def test_verdicts_of_entries_made_anew(tmp_path, monkeypatch):
     for module in (make, run):
         monkeypatch.setattr(module, "HERE", tmp_path)
     make.main()
-    made = run.entries()
-    assert not wrongly_judged(made)
-    assert [(e["name"], e["verdict"]) for e in made if "/lines/" not in e["name"]] == [
-        (e["name"], e["verdict"]) for e in ENTRIES if "/lines/" not in e["name"]
-    ]
+    assert not wrongly_judged(run.entries())
 
 
 @pytest.mark.nightly

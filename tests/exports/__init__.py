@@ -1,16 +1,19 @@
 """Exports of torch modules, kept beside this file: torch takes seconds for each of them.
 
-A module is known by its code, its parts and what they hold, the inputs and the options. A file gets
-the numbers of the parameters that the module has. A module that is not known is exported.
+A module is known by its code, whatever docstrings and comments say, its parts and what they hold,
+the inputs and the options. A file gets the numbers of the parameters that the module has. A module
+that is not known is exported.
 `pytest --record-exports` exports everything anew and keeps it here.
 """
 
+import ast
 import hashlib
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -82,7 +85,7 @@ def _code(item: Any, seen: set[object]) -> Iterator[str]:
         return
     seen.add(item)
     try:
-        yield inspect.getsource(item)
+        yield _source(item)
     except (OSError, TypeError) as error:
         if isinstance(item, FunctionType) and item.__code__.co_filename == "<string>":
             return  # written by a data class, whose own source tells it
@@ -98,6 +101,20 @@ def _code(item: Any, seen: set[object]) -> Iterator[str]:
             yield from _told([cell.cell_contents for cell in plain.__closure__ or ()], seen)
             for name in _names(plain.__code__):
                 yield from _named(plain.__globals__.get(name), seen)
+
+
+@cache
+def _source(item: Any) -> str:
+    """What a class or a function does, without its comments, its layout and what it says."""
+    source = inspect.getsource(item)
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except SyntaxError:  # the line of a lambda
+        return source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            node.body[0] = ast.Pass()
+    return ast.unparse(tree)
 
 
 def _named(item: object, seen: set[object]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Kept exports are those of torch, and a module gets none of another one."""
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from lipcert.training import exporting
-from tests.exports import FOLDER, MANIFEST, digest, json, key_of
+from tests.exports import FOLDER, MANIFEST, _source, digest, json, key_of
 from tests.training.runs import FEATURES, Small
 
 
@@ -78,6 +79,12 @@ def changed(how: str) -> nn.Module:
 
 def test_numbers_of_parameters_are_not_what_is_kept() -> None:
     assert of(Scaled()) == of(Scaled())
+
+
+def test_what_code_says_of_itself_is_not_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = iter(['def f():\n    """Of x."""\n    return x  # x', "def f():\n '2'\n return x"])
+    monkeypatch.setattr(inspect, "getsource", lambda item: next(texts))
+    assert _source("one") == _source("other") == "def f():\n    pass\n    return x"
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -8,7 +8,6 @@ import pytest
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.interval import Interval
-from lipcert.core.line import NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.windows import WindowFact, kernels_of, layers_of, ties_of
 from lipcert.core.norms import ENGINES
@@ -22,6 +21,7 @@ from lipcert.search.windows import window_line
 from tests.core.forged import PREMISES
 from tests.core.norms.convolutions import window_of
 from tests.core.norms.test_fused import known
+from tests.core.norms.test_raised import follows
 
 RELU = Activation("relu")
 SCOPE = ScopeClaim("point", (), ())
@@ -133,13 +133,6 @@ def matrix_of(frame: Convolution) -> np.ndarray:
                     (slice(None),) * 2 + tap
                 ]
     return found.reshape(size * math.prod(places), -1)
-
-
-def follows(proof: Proof, line: WindowFact) -> float:
-    try:
-        return line.evaluate(proof).norm
-    except NotProved:
-        return math.inf
 
 
 @pytest.mark.sample(seed=12)

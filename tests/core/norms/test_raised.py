@@ -16,6 +16,7 @@ from lipcert.core.kinds import BatchNorm
 from lipcert.core.line import NotProved
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.windows import WindowFact
 from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
@@ -150,7 +151,7 @@ def affine_map(proof: Proof) -> tuple[np.ndarray, np.ndarray]:
     return (flat[1:] - flat[0]).T, flat[0]
 
 
-def follows(proof: Proof, line: GainFact) -> float:
+def follows(proof: Proof, line: GainFact | WindowFact) -> float:
     """What a line finds; inf for nothing."""
     try:
         return line.evaluate(proof).norm
