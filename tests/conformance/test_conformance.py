@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 ENTRIES = run.entries()
 ACCEPTED = [entry for entry in ENTRIES if entry["verdict"] == "valid"]
 BY_DAY = [*ACCEPTED[::4], *(entry for entry in ENTRIES if entry["verdict"] != "valid")][::27]
+BY_NIGHT = pytest.mark.nightly
 CHECKER = [sys.executable, "-m", "lipcert.core.main"]
 COMMAND = [*CHECKER, "{certificate}", "--model={model}", "--accept-assumption={accept}"]
 
@@ -35,13 +36,9 @@ def wrongly_judged(entries, engine="float"):
     return wrong
 
 
-def test_verdicts_of_a_sample():
-    assert not wrongly_judged(BY_DAY)
-
-
-@pytest.mark.nightly
-def test_verdicts():
-    assert not wrongly_judged(ENTRIES)
+@pytest.mark.parametrize("entries", [BY_DAY, pytest.param(ENTRIES, marks=BY_NIGHT)], ids=len)
+def test_verdicts(entries):
+    assert not wrongly_judged(entries)
 
 
 @pytest.mark.nightly
@@ -57,14 +54,10 @@ def test_integers_prove_the_same():
     assert not wrongly_judged(ACCEPTED, "exact")
 
 
-def test_a_command_is_run_on_a_sample(capsys):
-    assert run.main(["--every=600", "--", *COMMAND]) == 0
+@pytest.mark.parametrize("some", ["--every=600", pytest.param("--jobs=2", marks=BY_NIGHT)])
+def test_a_command_is_run(some, capsys):
+    assert run.main([some, "--", *COMMAND]) == 0
     assert ", 0 judged otherwise" in capsys.readouterr().out
-
-
-@pytest.mark.nightly
-def test_a_command_is_run_on_all(capsys):
-    assert run.main(["--jobs=2", "--", *COMMAND]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -80,25 +73,18 @@ def test_the_formulas_of_the_page_give_the_bounds_of_perceptrons(certificate, mo
 
 
 @pytest.mark.parametrize(
-    ("printed", "code", "wrong"),
-    [("LIPCERT-CHECK: VALID 0", 0, 1), ("nothing", 0, 1), ("LIPCERT-CHECK: UNKNOWN 0", 3, 0)],
+    ("options", "printed", "code", "found"),
+    [
+        ([], "LIPCERT-CHECK: VALID 0", 0, "1 judged otherwise, 1 of them"),
+        ([], "nothing", 0, "1 judged otherwise, 1 of them"),
+        ([], "LIPCERT-CHECK: UNKNOWN 0", 3, "1 judged otherwise, 0 of them"),
+        (["--codes-only"], "nothing", 1, "0 judged otherwise"),
+    ],
 )
-def test_a_checker_that_errs_is_reported(printed, code, wrong, capsys):
-    script = f"print({printed!r}); raise SystemExit({code})"
-    assert run.main(["--only=unknown rule", "--", sys.executable, "-c", script]) == 1
-    assert f"1 certificates, 1 judged otherwise, {wrong} of them" in capsys.readouterr().out
-
-
-def test_codes_alone_may_be_compared():
-    words = [
-        "--only=unknown rule",
-        "--codes-only",
-        "--",
-        sys.executable,
-        "-c",
-        "raise SystemExit(1)",
-    ]
-    assert run.main(words) == 0
+def test_a_checker_that_errs_is_reported(options, printed, code, found, capsys):
+    words = [sys.executable, "-c", f"print({printed!r}); raise SystemExit({code})"]
+    assert run.main(["--only=unknown rule", *options, "--", *words]) == ("1 judged" in found)
+    assert f"1 certificates, {found}" in capsys.readouterr().out
 
 
 def test_the_runner_knows_the_exit_codes():

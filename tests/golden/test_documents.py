@@ -28,10 +28,6 @@ def written() -> dict[str, Any]:
         return {name: document(name, Path(folder)) for name in COMMANDS}
 
 
-def test_there_are_documents() -> None:
-    assert KEPT
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("folder", KEPT, ids=lambda path: path.parent.name)
 def test_every_name_is_still_there_and_means_something_of_its_type(folder: Path, name: str) -> None:
