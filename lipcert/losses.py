@@ -9,7 +9,6 @@ loss.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import singledispatch
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -256,120 +255,73 @@ def _at(loss: Loss, shape: Shape, z: FloatArray, y: FloatArray | IndexArray) -> 
     return np.asarray(scores.together(own))
 
 
-@singledispatch
 def _gradient(loss: Loss, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
     """Return the gradient by z [examples, outputs]; y: class numbers or targets."""
-    del z, y
+    match loss:
+        case CrossEntropy():  # (softmax(z/τ) − t)/τ
+            share = loss.label_smoothing
+            targets = (1.0 - share) * _marked(z, y) + share / z.shape[1]
+            return np.asarray((_softmax(z / loss.temperature) - targets) / loss.temperature)
+        case NegativeLogLikelihood():  # −e_y
+            return -_marked(z, y)
+        case Focal():
+            return _focal(loss.focal_gamma, z, y)
+        case BinaryCrossEntropy():  # (σ(z/τ) − t)/τ
+            score = z / loss.temperature
+            odds = np.exp(-np.abs(score))
+            sigmoid = np.where(score < 0.0, odds, 1.0) / (1.0 + odds)
+            return _reduced((sigmoid - y) / loss.temperature, loss.output_reduction)
+        case SquaredError():
+            return _reduced((1.0 if loss.half else 2.0) * (z - y), loss.output_reduction)
+        case AbsoluteError():
+            return _reduced(np.sign(z - y), loss.output_reduction)
+        case Huber(huber_delta=delta):
+            return _reduced(np.clip(z - y, -delta, delta), loss.output_reduction)
+        case Cosine():
+            return _cosine(loss.cosine_floor or 0.0, z, y)
+        case MulticlassHinge():
+            return _hinge(loss.margin, loss.output_reduction, z, y)
+        case MultiMargin():  # Σ_{j≠y} [margin − z_y + z_j > 0]·(e_j − e_y)
+            label = _marked(z, y)
+            scores = (z * label).sum(axis=1, keepdims=True)
+            open_ = np.where(loss.margin - scores + z > 0.0, 1.0 - label, 0.0)
+            return _reduced(open_ - label * open_.sum(axis=1, keepdims=True), loss.output_reduction)
+        case KantorovichRubinstein():
+            return _kr(z, y)
+        case HingeKantorovichRubinstein():
+            return _kr(z, y) + loss.hkr_weight * _hinge(loss.margin, "mean", z, y)
+        case Joint():  # the gradients of the parts, times their weights, side by side
+            found = [
+                part.weight * _at(part.loss, part.shape, z[:, entries], _label_of(part, y[:, own]))
+                for part, entries, own in zip(
+                    loss.parts, loss.slices, loss.label_slices, strict=True
+                )
+            ]
+            return np.concatenate(found, axis=1)
     raise TypeError(f"the gradient of the loss {loss.kind} is not known")
 
 
-@_gradient.register
-def _cross_entropy(loss: CrossEntropy, z: FloatArray, y: IndexArray) -> FloatArray:
-    """(softmax(z/τ) − t)/τ."""
-    classes = z.shape[1]
-    share = loss.label_smoothing
-    targets = (1.0 - share) * _marked(z, y) + share / classes
-    return np.asarray((_softmax(z / loss.temperature) - targets) / loss.temperature)
-
-
-@_gradient.register
-def _likelihood(loss: NegativeLogLikelihood, z: FloatArray, y: IndexArray) -> FloatArray:
-    """−e_y."""
-    del loss
-    return -_marked(z, y)
-
-
-@_gradient.register
-def _focal(loss: Focal, z: FloatArray, y: IndexArray) -> FloatArray:
+def _focal(gamma: float, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
     """((1 − p)^γ − γ·p·(1 − p)^(γ−1)·ln p)·(softmax(z) − e_y), p the probability of the label.
 
     With 1 − p as the sum of the others, so that nothing cancels.
     """
     shares, label = _softmax(z), _marked(z, y)
     p, rest = (shares * label).sum(axis=1), (shares * (1.0 - label)).sum(axis=1)
-    gamma = loss.focal_gamma
     bend = 0.0 if gamma == 0.0 else gamma * p * rest ** (gamma - 1.0) * -np.log1p(-rest)
     scale = rest**gamma + np.where(rest > 0.0, bend, 0.0)
     return np.asarray(scale[:, np.newaxis] * (shares - label))
 
 
-@_gradient.register
-def _binary_cross_entropy(loss: BinaryCrossEntropy, z: FloatArray, y: FloatArray) -> FloatArray:
-    """(σ(z/τ) − t)/τ."""
-    score = z / loss.temperature
-    odds = np.exp(-np.abs(score))
-    sigmoid = np.where(score < 0.0, odds, 1.0) / (1.0 + odds)
-    return _reduced((sigmoid - y) / loss.temperature, loss.output_reduction)
-
-
-@_gradient.register
-def _squared_error(loss: SquaredError, z: FloatArray, y: FloatArray) -> FloatArray:
-    """2(z − y); z − y with `half`."""
-    return _reduced((1.0 if loss.half else 2.0) * (z - y), loss.output_reduction)
-
-
-@_gradient.register
-def _absolute_error(loss: AbsoluteError, z: FloatArray, y: FloatArray) -> FloatArray:
-    """The sign of z − y."""
-    return _reduced(np.sign(z - y), loss.output_reduction)
-
-
-@_gradient.register
-def _huber(loss: Huber, z: FloatArray, y: FloatArray) -> FloatArray:
-    """z − y within [−δ, δ]."""
-    return _reduced(np.clip(z - y, -loss.huber_delta, loss.huber_delta), loss.output_reduction)
-
-
-@_gradient.register
-def _cosine(loss: Cosine, z: FloatArray, y: FloatArray) -> FloatArray:
+def _cosine(floor: float, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
     """−(y − u⟨u, y⟩)/‖z‖ with u = z/‖z‖; below the floor −y/floor."""
     length = np.linalg.norm(z, axis=1, keepdims=True)
-    floor = loss.cosine_floor or 0.0
     u = np.where(length > floor, z / length, 0.0)
     across = y - u * (u * y).sum(axis=1, keepdims=True)
     return np.asarray(-across / np.maximum(length, floor))
 
 
-@_gradient.register
-def _multiclass_hinge(loss: MulticlassHinge, z: FloatArray, y: FloatArray) -> FloatArray:
-    return _hinge(loss.margin, loss.output_reduction, z, y)
-
-
-@_gradient.register
-def _multi_margin(loss: MultiMargin, z: FloatArray, y: IndexArray) -> FloatArray:
-    """Σ_{j≠y} [margin − z_y + z_j > 0]·(e_j − e_y)."""
-    label = _marked(z, y)
-    scores = (z * label).sum(axis=1, keepdims=True)
-    open_ = np.where(loss.margin - scores + z > 0.0, 1.0 - label, 0.0)
-    return _reduced(open_ - label * open_.sum(axis=1, keepdims=True), loss.output_reduction)
-
-
-@_gradient.register
-def _kantorovich_rubinstein(
-    loss: KantorovichRubinstein, z: FloatArray, y: FloatArray
-) -> FloatArray:
-    del loss
-    return _kr(z, y)
-
-
-@_gradient.register
-def _hinge_kantorovich_rubinstein(
-    loss: HingeKantorovichRubinstein, z: FloatArray, y: FloatArray
-) -> FloatArray:
-    return _kr(z, y) + loss.hkr_weight * _hinge(loss.margin, "mean", z, y)
-
-
-@_gradient.register
-def _joint(loss: Joint, z: FloatArray, y: FloatArray) -> FloatArray:
-    """Return the gradients of the parts, times their weights, side by side."""
-    found = [
-        part.weight * _at(part.loss, part.shape, z[:, entries], _label_of(part, y[:, own]))
-        for part, entries, own in zip(loss.parts, loss.slices, loss.label_slices, strict=True)
-    ]
-    return np.concatenate(found, axis=1)
-
-
-def _label_of(part: Part, columns: FloatArray) -> FloatArray | IndexArray:
+def _label_of(part: Part, columns: FloatArray | IndexArray) -> FloatArray | IndexArray:
     """Return the columns of a label matrix that belong to a part, as its own loss reads them."""
     if not part.is_of_classes:
         return columns

@@ -41,7 +41,11 @@ def normal_share(x: Array) -> Array:
     return np.asarray(special.ndtr(x))
 
 
-_PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
+def _gelu_tanh(x: Array, a: float = math.sqrt(2.0 / math.pi), b: float = 0.044715) -> Array:
+    return np.asarray(0.5 * x * (1 + np.tanh(a * (x + b * x**3))))
+
+
+_PLAIN: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "relu": lambda x: np.maximum(x, 0.0),
         "abs": np.abs,
@@ -60,8 +64,17 @@ _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
         "log": np.log,
         "sqrt": np.sqrt,
         "reciprocal": lambda x: 1.0 / x,
+        "leaky_relu": lambda x, slope: np.where(x >= 0, x, slope * x),
+        "clip": np.clip,
+        "hard_sigmoid": lambda x, a, b: np.clip(a * x + b, 0.0, 1.0),
+        "elu": lambda x, a: np.where(x > 0, x, a * np.expm1(x)),
+        "selu": lambda x, a, scale: scale * np.where(x > 0, x, a * np.expm1(x)),
+        "gelu_tanh": _gelu_tanh,
+        "quick_gelu": lambda x, a: x * _sigmoid(a * x),
+        "power": np.power,
     }
 )
+"""Functions of x and of the numbers of the activation."""
 
 _PIECE: Final = 1 << 15
 """How many numbers are enclosed at once, which takes many times their memory."""
@@ -74,26 +87,8 @@ _APPROXIMATED: Final = frozenset(
 
 def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
     """Apply one of the functions of `Activation` entry by entry; Unsupported for another name."""
-    n = numbers
-    match name:
-        case "leaky_relu":
-            return np.where(x >= 0, x, n[0] * x)
-        case "clip":
-            return np.clip(x, n[0], n[1])
-        case "hard_sigmoid":
-            return np.clip(n[0] * x + n[1], 0.0, 1.0)
-        case "elu":
-            return np.where(x > 0, x, n[0] * np.expm1(x))
-        case "selu":
-            return np.asarray(n[1] * np.where(x > 0, x, n[0] * np.expm1(x)))
-        case "gelu_tanh":
-            a, b = n or (math.sqrt(2 / math.pi), 0.044715)
-            return np.asarray(0.5 * x * (1 + np.tanh(a * (x + b * x**3))))
-        case "quick_gelu":
-            return np.asarray(x * _sigmoid(n[0] * x))
-        case "power":
-            return np.asarray(x ** n[0])
-    return np.asarray(_PLAIN[name](x)) if name in _PLAIN else _enclosed(name, n, x)
+    known = _PLAIN.get(name)
+    return _enclosed(name, numbers, x) if known is None else np.asarray(known(x, *numbers))
 
 
 def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
