@@ -98,17 +98,11 @@ REFUSED = UnsupportedModelError((Refusal("LC004", "loop", "Loop", "a loop", "unr
 run_of_inspect = partial(call, "inspect")
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(("output_format", "start"), [("text", str(MODEL)), ("json", "{")])
-def test_every_format(output_format: str, start: str) -> None:
-    result = run_of_inspect(str(MODEL), "--format", output_format)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith(start)
-    assert "Gemm" in result.stdout
-
-
 def test_the_batch_proof_is_shown() -> None:
-    lines = [line.split() for line in run_of_inspect(str(MODEL)).stdout.splitlines()]
+    result = run_of_inspect(str(MODEL))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "Gemm" in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
     starts = {line[0]: " ".join(line[1:]) for line in lines if line}
     assert starts["batch"].endswith("independent of each other: proved")
     assert starts["witness"]
@@ -132,12 +126,6 @@ def test_an_unreadable_file_is_an_error_object(monkeypatch: pytest.MonkeyPatch) 
     assert (result.exit_code, found["exit"], found["code"]) == (3, 3, "LC001")
     assert [reason["code"] for reason in found["refusals"]] == ["LC001"]
     assert result.stderr == "lipcert: error: [LC001] 'm.onnx' is empty\n"
-
-
-def test_what_was_understood_goes_into_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "model.json"
-    assert run_of_inspect(str(MODEL), "-o", str(file)).stdout == ""
-    assert file.read_text(encoding="utf-8").startswith("{")
 
 
 def test_a_refused_file_is_outlined_with_all_reasons(tmp_path: Path) -> None:

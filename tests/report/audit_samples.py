@@ -213,6 +213,7 @@ def inconclusive() -> AuditReport:
 def mismatched() -> AuditReport:
     """Data that are not of this model: nothing was replayed."""
     good = passed()
+    untried = {"max_observed": None, "worst_example": None}
     refused = check(
         "admissibility",
         "LC319",
@@ -227,8 +228,11 @@ def mismatched() -> AuditReport:
         verdict=Verdict.MISMATCH,
         examples=0,
         units_done=0,
-        groups=tuple(_untried(item) for item in good.groups),
-        values=tuple(replace(item, max_observed=None, worst_example=None) for item in good.values),
+        groups=tuple(
+            replace(item, max_attacked=None, recomputed=0, histogram=Histogram(), **untried)
+            for item in good.groups
+        ),
+        values=tuple(replace(item, **untried) for item in good.values),
         checks=(refused,),
         reasons=(
             "[LC319] the examples have shape 1×28×28, the model takes 1×8×8",
@@ -331,17 +335,6 @@ def many(count: int = 300) -> AuditReport:
         groups=groups,
         values=values,
         reasons=(f"{len(range(0, count, 3))} groups exceed their bounds",),
-    )
-
-
-def _untried(item: GroupAudit) -> GroupAudit:
-    return replace(
-        item,
-        max_observed=None,
-        max_attacked=None,
-        recomputed=0,
-        worst_example=None,
-        histogram=Histogram(),
     )
 
 

@@ -33,7 +33,7 @@ from lipcert.report.document import (
 )
 from lipcert.report.sources import joined, read_source, study_report
 from lipcert.text.safe import shortened
-from tests.report.samples import inspection, node, refused, sample
+from tests.report.samples import node, refused, sample
 from tests.report.written import analysis_html, analysis_markdown, analysis_text, inspection_text
 
 
@@ -147,18 +147,6 @@ def test_markdown_has_the_same_answer() -> None:
     titles = [line.removeprefix("## ") for line in report.splitlines() if line.startswith("## ")]
     assert len(titles) == 8
     assert set(titles) <= {line.replace(":", "\\:") for line in shown}
-
-
-def test_inspection_text() -> None:
-    report = inspection_text(inspection(), width=100, color=False)
-    assert "16×8×8" in report
-    assert "independent of each other: proved" in report
-
-
-def test_refused_inspection_text() -> None:
-    report = inspection_text(refused(), width=100, color=False)
-    assert "refused, for 2 reasons" in report
-    assert "remedy: unroll loop1" in report
 
 
 def test_equal_constraints_are_told_together() -> None:
