@@ -51,7 +51,7 @@ def test_the_report_begins_with_how_things_stand() -> None:
         "How",
         "Then",
         "The best that was found under each mechanism",
-        "Changes, each by itself, by noise over signal",
+        "Changes, each by itself, by noise over signal (--format json says how)",
     )
     places = [done.stdout.index(f"\n{heading}\n") for heading in headings]
     assert places == sorted(places)
