@@ -321,7 +321,6 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
             bounds.loss_clip,
             guard=guard,
             gradients=parts.enforcement.gradients,
-            completes_own=parts.enforcement.completes_own,
         ),
         calibration=parts.calibration,
         network=parts.network,

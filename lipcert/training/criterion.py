@@ -44,8 +44,7 @@ class PrivateLoss(nn.Module):
     clipped; None for no clip. gradients: returns the sum of per-example clipped gradients, under
     mechanisms that clip them. It is called in the forward pass; its result is computed and stored
     in backward(), and autograd does not run through the module. reduction: "sum", or "none" for the
-    losses of single examples, which a recorder uses. completes_own: whether `gradients` is also
-    called where the module itself computed the output.
+    losses of single examples, which a recorder uses.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class PrivateLoss(nn.Module):
         *,
         guard: StepGuard,
         gradients: Callable[[Tensor, Tensor], Asked] | None = None,
-        completes_own: bool = True,
     ) -> None:
         super().__init__()
         self.reduction = "sum"
@@ -69,7 +67,6 @@ class PrivateLoss(nn.Module):
         self._clip = clip
         self._guard = guard
         self._gradients = gradients
-        self._completes_own = completes_own
 
     def __call__(self, logits: Tensor, labels: Labels) -> Any:
         """Return `forward` of this output, after normalising how labels and scores are given.
@@ -89,10 +86,9 @@ class PrivateLoss(nn.Module):
         if self.reduction == "none":
             return per_example_loss(self._loss, logits, admissible)
         passing = self._guard.losing(logits)
-        output = passing.shown.output
-        if self._gradients is not None and (self._completes_own or not output.requires_grad):
+        if self._gradients is not None:
             return self._clipped(self._gradients, logits, admissible, passing)
-        total = per_example_loss(self._loss, output, admissible, self._clip).sum()
+        total = per_example_loss(self._loss, passing.shown.output, admissible, self._clip).sum()
         return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 
     def _clipped(

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 import torch
@@ -23,6 +22,9 @@ from torch.utils.hooks import RemovableHandle
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import LipCertError, UsageError
+from lipcert.graph.ir import Graph
+from lipcert.measure.gradient_norms.plan import channels_last, prefers_channels_last
+from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping import (
     Asked,
@@ -103,20 +105,18 @@ class Enforcement:
     """The actions of a mechanism in each step.
 
     project: called after the step. present: returns the noise for a release at the present weights.
-    gradients: given the batch that went forward and its labels, returns the sum of gradients by the
-    module's names; None if the module's own backward pass computes what is released. forward:
-    returns the output for a batch from a pass that `gradients` completes, so that the module need
-    not run its own; None if it has to. completes_own: whether `gradients` also completes passes of
-    the module, in place of its own backward pass. handles: hooks in the module. weight_decay: λ of
-    ∇ℓ + λθ, if that is what is clipped. masked: names of the parts whose dropout masks are drawn in
-    every forward pass.
+    gradients: given the batch that went forward and its labels, returns the sum of clipped
+    gradients by the module's names; None if the module's own backward pass computes what is
+    released. forward: returns the output for a batch from a pass that `gradients`, or autograd,
+    completes, so that the module need not run its own; None if it has to. handles: hooks in the
+    module. weight_decay: λ of ∇ℓ + λθ, if that is what is clipped. masked: names of the parts whose
+    dropout masks are drawn in every forward pass.
     """
 
     project: Callable[[], None]
     present: Callable[[], Calibration]
     gradients: Callable[[Tensor, Tensor], Asked] | None = None
     forward: Callable[[Tensor], Tensor] | None = None
-    completes_own: bool = True
     handles: tuple[RemovableHandle, ...] = ()
     weight_decay: float | None = None
     masked: tuple[str, ...] = ()
@@ -143,19 +143,33 @@ def enforced(
         network.tensors(),
         orthogonalize=mechanism.orthogonalize if isinstance(mechanism, Clipless) else 0,
     )
-    held = Enforcement(projector.project, lambda: planned, completes_own=False)
-    if isinstance(mechanism, WeightClipping):
-        trained = {name for name, item in planned.bounds.graph.parameters.items() if item.trainable}
-        others = network.tensors().items()
-        free = {n: item for n, item in others if n in trained - projector.constrained.keys()}
-        norms = partial(_norms, projector, free)
-        noise = AdaptiveNoise(planned, norms, projector.radii, mechanism.slack)
-        held = replace(held, present=noise.present)
-    with suppress(LipCertError):  # then the module computes all gradients itself
-        live = LiveNetwork.of(planned.bounds.graph, network.tensors())
-        sums = ClippedGradients(live, replace(ClipRule.of(planned.bounds), clips=False))
-        return _with_passes(held, network, sums) if sums.is_faster else held
-    return held
+    forward = _forward(network, planned.bounds.graph)
+    if not isinstance(mechanism, WeightClipping):
+        return Enforcement(projector.project, lambda: planned, forward=forward)
+    trained = [name for name, item in planned.bounds.graph.parameters.items() if item.trainable]
+    free = {name: item for name, item in network.tensors().items()
+            if name in trained and name not in projector.constrained}  # fmt: skip
+    noise = AdaptiveNoise(
+        planned,
+        lambda: _norms(projector, free),
+        projector.radii,
+        mechanism.slack,
+    )
+    return Enforcement(projector.project, noise.present, forward=forward)
+
+
+def _forward(network: TrainedNetwork, graph: Graph) -> Callable[[Tensor], Tensor] | None:
+    """Return a pass of the graph with channels last, if it is faster so and reads the parameters
+    themselves, by which autograd differentiates it."""
+    with suppress(LipCertError), torch.enable_grad():  # not of tensors of several types, say
+        shared, of_one = LiveNetwork.of(graph, network.tensors()), network.is_of_one_tensor
+        known = shared.present()
+        is_faster = prefers_channels_last(graph, known.dtype, known.device)
+        if is_faster and shared.is_shared and of_one:
+            own = {**known.parameters, **network.leaves()}
+            live = LoweredNetwork.sharing(graph, own, next(iter(known.parameters.values())))
+            return lambda x: live.forward(channels_last(x))
+    return None
 
 
 def _norms(projector: Projector, free: Mapping[str, Tensor]) -> Mapping[str, float]:
@@ -207,16 +221,18 @@ def _clipped(
             masked=masked,
         )
     sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
-    return _with_passes(Enforcement(_nothing, lambda: planned, weight_decay=decay), network, sums)
 
-
-def _with_passes(base: Enforcement, network: TrainedNetwork, sums: ClippedGradients) -> Enforcement:
     def gradients(x: Tensor, y: Tensor) -> Asked:
         found = sums.asked(x, y)
         return replace(found, gradients=lambda: network.by_module(found.gradients()))
 
-    is_open = sums.follows and network.is_of_one_tensor
-    return replace(base, gradients=gradients, forward=sums.forward if is_open else None)
+    return Enforcement(
+        _nothing,
+        lambda: planned,
+        gradients=gradients,
+        forward=sums.forward if sums.follows and network.is_of_one_tensor else None,
+        weight_decay=decay,
+    )
 
 
 def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:

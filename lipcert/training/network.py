@@ -169,6 +169,10 @@ class TrainedNetwork:
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the live tensors by the graph's names, in the graph's orientation; never
         copies."""
+        return {name: tensor.detach() for name, tensor in self.leaves().items()}
+
+    def leaves(self) -> Mapping[str, Tensor]:
+        """Return `tensors`, or views of them, by which autograd differentiates."""
         live = _named_tensors(self.module)
         return {
             name: live[match.recorded].T if match.transposed else live[match.recorded]
@@ -251,7 +255,7 @@ def imported_network(
             f"training: the exported network takes {_listed(taken)}, the examples have "
             f"shape {_listed(shapes)}"
         )
-    snapshot = {name: item.cpu().numpy() for name, item in _named_tensors(live).items()}
+    snapshot = {name: item.numpy(force=True) for name, item in _named_tensors(live).items()}
     sizes = {name: array.shape for name, array in snapshot.items()}
     tied = tied_names(live)
     matches: dict[str, Match] = {}
@@ -281,9 +285,8 @@ def exported_network(
 
 
 def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
-    """Return parameters and floating-point buffers by name, detached."""
-    named = dict(module.named_parameters(remove_duplicate=False)) | named_buffers(module)
-    return {name: item.detach() for name, item in named.items()}
+    """Return parameters and floating-point buffers by name."""
+    return {**dict(module.named_parameters(remove_duplicate=False)), **named_buffers(module)}
 
 
 def refuse_active(module: nn.Module, *, masks: bool = False) -> None:

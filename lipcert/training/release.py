@@ -98,10 +98,8 @@ class NoiseSource(OneProcess):
         given = list(gradients.values())
         if not given:
             return
-        if self._is_alone and all(item.is_cuda for item in given):
-            noise = self._drawn_there(given)
-        else:
-            noise = self._drawn_here(given)
+        is_there = self._is_alone and all(item.is_cuda for item in given)
+        noise = self._drawn_there(given) if is_there else self._drawn_here(given)
         parts = _unflatten_dense_tensors(noise, given)  # type: ignore[no-untyped-call]
         for (name, gradient), part in zip(gradients.items(), parts, strict=True):
             gradient.add_(part.to(gradient), alpha=stds[name])

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import TensorDataset
 
 from lipcert.errors import UsageError
 from lipcert.training import GradientClipping, Loss, Private, TrainingMechanism
-from tests.training.runs import BATCH, CLASSES, Small, clipless, data, private_run
+from tests.training.runs import BATCH, CLASSES, Small, clipless, private_run
+from tests.training.test_dropout import images
 
 MECHANISM = GradientClipping(clip_norm=0.3, input_norm=1.0)
 
@@ -71,14 +71,13 @@ IDLE = GradientClipping(clip_norm=1e3, loss=Loss(temperature=4.0), input_norm=1.
 @pytest.mark.parametrize("mechanism", [clipless(), IDLE])
 def test_gradients_are_those_of_the_module(mechanism: TrainingMechanism) -> None:
     plain = nn.Sequential(nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, CLASSES))
-    x, y = data().tensors
-    given = {"examples": TensorDataset(x.reshape(-1, 1, 2, 3), y), "noise_multiplier": 1e-9}
+    given = {"noise_multiplier": 1e-9, "max_physical_batch": 8, "examples": images()}
     with private_run(None, mechanism, network=lambda: copy.deepcopy(plain), **given) as private:
         for x, y in private.loader:
             plain.load_state_dict(private.model.state_dict())
             loss = functional.cross_entropy(plain(x) / 4.0, y, reduction="sum") / BATCH
             expected = torch.autograd.grad(loss, list(plain.parameters()))
-            private.step(x, y)
+            private.step(x, y)  # in two slices
             for found, wanted in zip(private.model.parameters(), expected, strict=True):
                 assert torch.allclose(found.grad, wanted, rtol=1e-4, atol=1e-6)
         assert private.hooks._shorter._quiet > 1

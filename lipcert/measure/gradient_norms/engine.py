@@ -65,7 +65,7 @@ class Recording:
         self._chooser = chooser
         self.later: list[Squares] | None = None if looks else []
 
-    def begin(self, arrived: Sequence[Arrived]) -> None:
+    def begin(self, arrived: Sequence[tuple[NodePlan, Tensor | None, Tensor]]) -> None:
         """Compute the squares of all values and cotangents that gradient norms need, together."""
         read = {
             plan.node.inputs[0]: a for plan, a, b in arrived if a is not None and a.dtype is b.dtype
@@ -75,12 +75,17 @@ class Recording:
         self.values.update(zip(read, found, strict=False))
         self.cotangents.update(zip(received, found, strict=False))
 
-    @staticmethod
-    def squares(known: dict[str, Squares], name: str, tensor: Tensor) -> Squares:
-        """Return the squares of a value or of a cotangent, computed once; known: those that are."""
-        if name not in known:
-            known[name] = sum_of_squares(wide_enough(tensor))
-        return known[name]
+    def value(self, name: str, tensor: Tensor) -> Squares:
+        """Return the squares of a value, computed once."""
+        if name not in self.values:
+            self.values[name] = sum_of_squares(wide_enough(tensor))
+        return self.values[name]
+
+    def cotangent(self, name: str, tensor: Tensor) -> Squares:
+        """Return the squares of a cotangent, computed once."""
+        if name not in self.cotangents:
+            self.cotangents[name] = sum_of_squares(wide_enough(tensor))
+        return self.cotangents[name]
 
     def parameters_of(
         self, plan: NodePlan, value: Tensor | None, cotangent: Tensor
@@ -126,7 +131,7 @@ class Recording:
 
     def _pair(self, plan: NodePlan, value: Tensor | None, cotangent: Tensor) -> Pair:
         names = (plan.node.inputs[0], plan.node.output)
-        b, b_squares = wide_enough(cotangent), self.squares(self.cotangents, names[1], cotangent)
+        b, b_squares = wide_enough(cotangent), self.cotangent(names[1], cotangent)
         if value is None:
             return Pair(b, b, b_squares, b_squares)
         if plan.rounds_value and cotangent.dtype.itemsize < value.dtype.itemsize:
@@ -135,7 +140,7 @@ class Recording:
         a = wide_enough(value)
         if a.dtype is not b.dtype:
             return Pair.of(a.double(), b.double())
-        return Pair(a, b, self.squares(self.values, names[0], value), b_squares)
+        return Pair(a, b, self.value(names[0], value), b_squares)
 
     def _add(self, parameter: str, squares: Squares) -> None:
         before = self.parameters.get(parameter)
@@ -170,8 +175,6 @@ Losses: TypeAlias = Callable[[Tensor], Tensor]
 Reached: TypeAlias = tuple[NodePlan, Tensor | None, GradientEdge]
 """The plan of a node with trained operands, its input if it is needed, and the graph edge of its
 output, by which autograd differentiates."""
-Arrived: TypeAlias = tuple[NodePlan, Tensor | None, Tensor]
-"""The plan of a node, its input, and the cotangent that it received."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,7 +236,7 @@ class NormEngine:
     memory_limit: bytes of scratch memory; one example is always allowed. defer: check only once per
     batch whether the error of an example is too large; if so, measure the batch again, and check
     every operand from then on. This is the default on a GPU, which stops at every check. keeps:
-    `caught` keeps every value and cotangent. channels_last: whether images are laid out that way.
+    `caught` keeps every value and cotangent.
     """
 
     def __init__(
@@ -256,7 +259,7 @@ class NormEngine:
         self._moved_on = _moved_on(network.graph, self._rearranged)
         first = next((n.name for n in network.graph.nodes if n.name not in self._rearranged), "")
         self._begins = first in self._plan.nodes and self._plan.nodes[first].rounds_value
-        self.channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
+        self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Losses) -> BatchNorms:
         """Return the norms of a batch [examples, *input_shape].
@@ -271,7 +274,7 @@ class NormEngine:
         x = self._laid_out(x)
         if self._watch_values:
             with exact_products(x.device):
-                recording.squares(recording.values, self.network.graph.input_name, x)
+                recording.value(self.network.graph.input_name, x)
         with torch.enable_grad():
             losses = losses_of(self.network.forward(x, self._tap(recording)))
             total = _total(losses, len(x))
@@ -319,28 +322,24 @@ class NormEngine:
             losses_of: as for `measure`.
             begun: a forward pass of x that has not been used yet.
         """
-        arrived, recording = self.arrived(x, losses_of, begun), self._recording(x)
+        begun = self.begun(x) if begun is None else begun
+        with torch.enable_grad():
+            losses = losses_of(begun.output) if begun.losses is None else begun.losses
+            total = _total(losses, len(x))
+        edges, recording = [edge for _, _, edge in begun.reached], self._recording(x)
+        found = torch.autograd.grad(total, edges, allow_unused=True) if total.requires_grad else ()
         with exact_arithmetic(self.network):
-            recording.begin(arrived)  # from here on, each goes when it is measured
+            pairs = zip(begun.reached, found, strict=False)
+            arrived = [(plan, value, own) for (plan, value, _), own in pairs if own is not None]
+            begun.reached.clear()
+            del found, pairs  # from here on, each goes when it is measured
+            recording.begin(arrived)
             rest = range(len(arrived))
             caught = tuple(recording.caught(*arrived.pop(0), keeps=self._keeps) for _ in rest)
             recording.finish()
         if self._must_repeat(recording):
             return self.caught(x, losses_of)
         return Passed(recording.parameters, caught)
-
-    def arrived(self, x: Tensor, losses_of: Losses, begun: Begun | None = None) -> list[Arrived]:
-        """Return what every trained node read and received, as in `caught`, without norms."""
-        begun = self.begun(x) if begun is None else begun
-        with torch.enable_grad():
-            losses = losses_of(begun.output) if begun.losses is None else begun.losses
-            total = _total(losses, len(x))
-        edges = [edge for _, _, edge in begun.reached]
-        found = torch.autograd.grad(total, edges, allow_unused=True) if total.requires_grad else ()
-        pairs = zip(begun.reached, found, strict=False)
-        arrived = [(plan, value, own) for (plan, value, _), own in pairs if own is not None]
-        begun.reached.clear()
-        return arrived
 
     def _recording(self, x: Tensor) -> Recording:
         return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)
@@ -354,7 +353,7 @@ class NormEngine:
         return True
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        return channels_last(x.detach()) if self.channels_last else x.detach()
+        return channels_last(x.detach()) if self._channels_last else x.detach()
 
     def _tap(self, recording: Recording) -> Tap:
         """Return a tap that measures values, starts autograd where it is first needed, and hooks
@@ -380,7 +379,7 @@ class NormEngine:
             recording.values[node.output] = recording.values[node.inputs[0]]
             return
         with exact_products(output.device):
-            recording.squares(recording.values, node.output, output)
+            recording.value(node.output, output)
 
     def _arrives(
         self, recording: Recording, node: Node, value: Tensor | None, cotangent: Tensor
@@ -391,7 +390,7 @@ class NormEngine:
             known = recording.cotangents.get(self._moved_on.get(name, ""))
             if known is not None:
                 recording.cotangents[name] = known
-            recording.squares(recording.cotangents, name, cotangent)
+            recording.cotangent(name, cotangent)
             if plan is not None:
                 recording.parameters_of(plan, value, cotangent)
 

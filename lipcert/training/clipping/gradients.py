@@ -140,14 +140,13 @@ class ClipRule:
     """The rule that scales ∇ℓ_i + λθ of every group down to its radius, the bound of the group.
 
     loss_clip: the norm to which ∂ℓ/∂logits is clipped first; None if it is not clipped.
-    weight_decay: λ; 0 if the clip does not cover the decay. clips: False if all factors are 1.
+    weight_decay: λ; 0 if the clip does not cover the decay.
     """
 
     groups: tuple[Group, ...]
     loss: Loss
     loss_clip: float | None = None
     weight_decay: float = 0.0
-    clips: bool = True
 
     def __post_init__(self) -> None:
         check_nonnegative("clipping: weight-decay", self.weight_decay)
@@ -316,8 +315,6 @@ class ClippedGradients:
         self._live = live
         self._rule = rule
         self._engine = NormEngine(network, defer=True, keeps=rule.weight_decay > 0.0)
-        self.is_faster = self._engine.channels_last
-        """Whether its passes are faster than those of a module with channels before pixels."""
         self._begun: tuple[Tensor, Sequence[Begun]] | None = None
         values = sum(math.prod(node.shape) for node in network.graph.nodes) * network.dtype.itemsize
         self._most = _AT_ONCE.get(network.device.type, _ELSEWHERE) // max(1, values) or 1
@@ -374,14 +371,7 @@ class ClippedGradients:
         parts = zip(self._parts(x), self._parts(labels), strict=True)
         for place, (some, own) in enumerate(parts if len(x) else ()):
             part = begun[place] if begun else None
-            losses_of = partial(self._rule.losses, labels=own)
-            if not self._rule.clips:
-                arrived = self._engine.arrived(some, losses_of, part)
-                with exact_arithmetic(network):
-                    while arrived:  # each goes when it is added
-                        self._add_node(Caught(*arrived.pop(0), {}), None, gradients)
-                continue
-            passed = self._engine.caught(some, losses_of, part)
+            passed = self._engine.caught(some, partial(self._rule.losses, labels=own), part)
             with exact_arithmetic(network):
                 factors.append(clip_factors(network, self._rule, passed))
                 self._add(passed, factors[-1], gradients)
@@ -413,21 +403,20 @@ class ClippedGradients:
             gradients[name] = gradients[name] + own if name in gradients else own
 
     def _add_node(
-        self, item: Caught, factors: Sequence[Tensor] | None, gradients: dict[str, Tensor]
+        self, item: Caught, factors: Sequence[Tensor], gradients: dict[str, Tensor]
     ) -> None:
-        """Add the gradients of a node; factors: of the examples, for each group; None for 1."""
         network, scaled = self._engine.network, dict[int, Tensor]()
         for trained in item.plan.operands:
             name, operand = trained.use.parameter, trained.use.operand
             group = self._group_of[name]
             rows = item.rows.get(trained.use.slot)
-            if rows is not None and factors is not None:
+            if rows is not None:
                 own = weighted(rows, factors[group]).reshape(operand.shape)
             else:
                 value, cotangent = item.pair
-                if group not in scaled and factors is not None:
+                if group not in scaled:
                     scaled[group] = cotangent * placed(factors[group], cotangent)
-                own = summed_gradient(network, trained, value, scaled.get(group, cotangent))
+                own = summed_gradient(network, trained, value, scaled[group])
             own = own.to(network.dtype)
             moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
             gradients[name] = gradients[name] + moved if name in gradients else moved
