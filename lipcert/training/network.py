@@ -133,7 +133,8 @@ def joined_labels(labels: object, names: tuple[str, ...]) -> Tensor:
 UNLIKE: Final = (
     "behaves differently in training mode, or draws random numbers, as dropout inside an attention "
     "and dropped layers do: lipcert.training.make_trainable(module, mechanism) sets them to 0 in a "
-    "copy, before the optimizer is made; in Hugging Face they are attention_probs_dropout_prob, "
+    "copy, before the optimizer is made; write F.dropout(x, training=self.training) as a part, "
+    "nn.Dropout(0.5); in Hugging Face they are attention_probs_dropout_prob, "
     "attention_dropout, attn_pdrop, drop_path_rate and, of speech, layerdrop=0.0 and "
     "apply_spec_augment=False"
 )

@@ -233,14 +233,16 @@ def _applied_behind(part: Any) -> list[nn.Module]:
 
 
 def _undropped(part: nn.Module) -> str:
-    """Set to 0 what a part of somebody's own draws masks by: its numbers called so, and those of
-    dropouts in an attention, which computes with them and does not call the dropouts."""
+    """Set to 0 what a part of somebody's own draws masks by: its numbers called so, the p of a part
+    called so (stochastic depth of torchvision), and the p of dropouts in an attention, which
+    computes with them and does not call the dropouts."""
     if type(part).__module__.startswith("torch."):
         return ""
+    is_drawing = any(word in type(part).__name__.lower() for word in ("drop", "stochastic"))
     drawn = [
         (part, name)
         for name, item in vars(part).items()
-        if "drop" in name and isinstance(item, float) and item
+        if ("drop" in name or (is_drawing and name == "p")) and isinstance(item, float) and item
     ]
     if "attention" in type(part).__name__.lower():
         within = (child for child in part.children() if isinstance(child, _DropoutNd))

@@ -58,6 +58,12 @@ class CausalSelfAttention(nn.Module):
         return nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=p)
 
 
+def test_layers_that_are_left_out_at_random_stay() -> None:
+    part: Any = type("StochasticDepth", (nn.Identity,), {})()  # as that of torchvision
+    part.p = 0.5
+    assert make_trainable(part, CLIP).module.p == 0.0
+
+
 def test_attention_of_somebodys_own_draws_nothing() -> None:
     attention, x = CausalSelfAttention(), torch.rand(2, 5, 4)
     network = nn.Sequential(nn.Linear(4, 4), attention, nn.Flatten(), nn.Linear(20, CLASSES))
