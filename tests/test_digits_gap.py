@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.digits_gap.__main__ import PAGE, RESULTS, main, on_page
+from benchmarks.digits_gap.__main__ import PAGE, RESULTS, on_page
 from benchmarks.digits_gap.inputs import BINS, CELLS, Inputs, oriented_gradients
 from benchmarks.digits_gap.ladder import ROWS, TABLES
 from benchmarks.digits_gap.rows import Network, Row
-from benchmarks.digits_gap.runs import DELTA, EPSILON, Measured, Spent, accuracy, trained
+from benchmarks.digits_gap.runs import DELTA, EPSILON, Measured, Spent, trained
 from benchmarks.digits_gap.table import line, parsed, short_table, table
 from benchmarks.reproductions.page import table_of
 from lipcert.training import Clipless, Loss
@@ -66,15 +66,7 @@ def test_a_loss_clip_on_a_linear_model_is_per_example_clipping() -> None:
     weights = [next(run.network.parameters()) for run in (ours, theirs)]
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
     assert ours.spent == theirs.spent
-    assert ours.spent is not None
     assert ours.spent.epsilon <= EPSILON
-    assert 0.0 <= accuracy(Inputs.HOG, ours.network) <= 1.0
-
-
-def test_training_without_privacy_spends_nothing() -> None:
-    run = trained(replace(ROWS["plain-linear-hog"], epochs=1), 0)
-    assert run.spent is None
-    assert accuracy(Inputs.HOG, run.network) > 0.8
 
 
 @pytest.mark.parametrize("network", list(Network))
@@ -123,12 +115,6 @@ def test_the_page_names_rows_that_exist() -> None:
     named = set(re.findall(r"`((?:mlp|linear|dp-sgd|plain)-[a-z-]+)`", text))
     assert named == set(ROWS)
     assert f"δ = {DELTA:g}" in text.replace("1e-5", "1e-05")
-
-
-def test_the_command_line_refuses_what_it_does_not_know() -> None:
-    for arguments in (["nothing"], ["--seeds", "1"]):
-        with pytest.raises(SystemExit):
-            main(arguments)
 
 
 def test_the_page_shows_the_mechanism_of_the_best_row() -> None:

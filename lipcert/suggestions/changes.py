@@ -173,7 +173,7 @@ def _sampling(settings: Settings) -> Iterator[Change]:
 
 
 def _run(settings: Settings) -> Iterator[Change]:
-    """Suggest other batch sizes and numbers of steps, at the same ε."""
+    """Suggest larger batches in as many steps, at the same ε."""
     if settings.target_epsilon is None or settings.dataset_size is None:
         return
     batch, total = settings.batch_size, settings.dataset_size
@@ -187,14 +187,6 @@ def _run(settings: Settings) -> Iterator[Change]:
             f"--batch-size {larger}" + ("" if epochs is None else f" --epochs {epochs:g}"),
             {"batch_size": larger} | longer,
         )
-    for factor, word in ((2.0, "twice"), (0.5, "half")):
-        key = "epochs" if settings.epochs is not None else "steps"
-        number = getattr(settings, key)
-        if number is None:
-            continue
-        other = number * factor if key == "epochs" else max(1, round(number * factor))
-        what = f"{word} as many {key}, at the same ε"
-        yield Change("run", what, f"--{key} {other:g}", {key: other}, in_recipe=False)
 
 
 def _layers(names: list[str]) -> str:

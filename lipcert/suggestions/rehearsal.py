@@ -64,11 +64,12 @@ _SMALL: Final = 1e-8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What is rehearsed. mechanism, title: its name; changes: made together."""
+    """What is rehearsed. mechanism, title: its name; changes: made together; pace: of its rate."""
 
     mechanism: str
     title: str
     changes: tuple[Change, ...]
+    pace: float = 1.0
 
 
 def rehearsed(
@@ -87,7 +88,8 @@ def rehearsed(
     whys: dict[Part, str] = {}
     for part in parts:
         try:
-            runs[part] = Run.of(analyst, part.changes, trials)
+            run = Run.of(analyst, part.changes, trials)
+            runs[part] = replace(run, rate=part.pace * run.rate)
         except LipCertError as error:
             whys[part] = str(error)
     most = min((run.steps for run in runs.values()), default=0)

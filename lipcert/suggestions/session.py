@@ -52,6 +52,8 @@ _ALIKE: Final = 1.25
 """Ratio of noise over signal between clips below which the difference says nothing."""
 _RIVALS: Final = 3
 """Number of recipes that are rehearsed next to gradient clipping."""
+_PACES: Final = (0.5, 2.0)
+"""Factors of the rate at which plain gradient clipping is rehearsed, too."""
 _SINGLE: Final = 4
 """Number of single changes that are rehearsed, too, if all recipes are."""
 _UNPROVEN: Final = (
@@ -132,7 +134,8 @@ class Session:
         shown = self._rehearsed(recipes, sorted(found, key=_rank))
         best, *behind = shown.recipes
         whole = self._recipe(best.changes, between=True)
-        best = replace(whole, accuracy_probe=best.accuracy_probe)
+        rate, accuracy = best.learning_rate, best.accuracy_probe
+        best = replace(whole, learning_rate=rate, accuracy_probe=accuracy)
         known = {item.change: item.accuracy_probe for item in shown.single}
         self.deadline = self.end
         others = list(self._others(changes, best))
@@ -187,8 +190,6 @@ class Session:
             unproven = f"{_UNPROVEN}; {self.trials}" if less else ""
             return _Shown([clipping, *others], (), None, unproven)
         plain = self._plain(clipping)
-        if plain is clipping and not (less or self.probe):
-            return _Shown([clipping, *others], (), None, "")
         tried = [plain] if plain is clipping else [plain, clipping]
         tried += others if self.probe else less[:_RIVALS]
         alone = [item for item in single if item.change.topic != TOPIC]
@@ -197,21 +198,27 @@ class Session:
         parts += [
             Part(item.mechanism, item.change.change, (*self.home, item.change)) for item in alone
         ]
+        rate, paces = plain.learning_rate or 0.0, _PACES if plain.learning_rate else ()
+        paced = [replace(plain, learning_rate=float(f"{x * rate:.2g}")) for x in paces]
+        title = parts[0].title
+        parts += [replace(parts[0], title=f"{title}, {x:g} × the rate", pace=x) for x in paces]
         found = rehearsed(parts, self.analyst, self.trials, self.seconds, self.observe)
-        runs = dict(zip(map(id, (*tried, *alone)), found.runs, strict=True))
+        runs = dict(zip(map(id, (*tried, *alone, *paced)), found.runs, strict=True))
         margin = runs[id(clipping)].margin
         clipped = plain if margin is not None and margin < CLEAR else clipping
-        better = [recipe for recipe in tried if runs[id(recipe)].better]
+        better = [recipe for recipe in (*tried, *paced) if runs[id(recipe)].better]
         reached = {key: -math.inf if run.accuracy is None else run.accuracy
                    for key, run in runs.items()}  # fmt: skip
         best = max([clipped, *better], key=lambda item: reached[id(item)])
-        ordered = [best, *(item for item in (clipped, *others) if item is not best)]
+        behind = [item for item in (clipped, *others) if item.mechanism != best.mechanism]
         accuracies = {key: run.accuracy for key, run in runs.items()}
         return _Shown(
-            [replace(item, accuracy_probe=accuracies.get(id(item))) for item in ordered],
+            [replace(item, accuracy_probe=accuracies.get(id(item))) for item in (best, *behind)],
             [replace(item, accuracy_probe=accuracies[id(item)]) for item in alone],
             found,
-            f"{_UNPROVEN}, and none showed that" if less and best is clipped else "",
+            f"{_UNPROVEN}, and none showed that"
+            if less and best.mechanism == clipped.mechanism
+            else "",
         )
 
     def _plain(self, clipping: Recipe) -> Recipe:

@@ -327,6 +327,19 @@ def test_another_clip_that_is_not_clearly_better_gives_way_to_plain_clipping(
         assert {change.topic for change in found.recipe.changes} <= {"mechanism", "run"}
 
 
+def test_a_rate_that_a_rehearsal_shows_to_be_better_is_taken(
+    network: ImportedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(parts: tuple[Part, ...], *_: object) -> Rehearsal:
+        runs = [Rehearsed(x.mechanism, x.title, 0.1, (), x.pace, 0.0, x.pace > 1.0) for x in parts]
+        return Rehearsal(1, 1, 1, "accuracy", 0.1, 0.1, tuple(runs))
+
+    own = contending(network).recipe
+    monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
+    found = contending(network, examples=digits())
+    assert found.recipe.learning_rate == pytest.approx(2.0 * own.learning_rate, rel=0.03)
+
+
 def by_median(session: Session, family: Change) -> float:
     """Prefers clipping at the median norm, whatever its score."""
     return float("median" not in family.change)
