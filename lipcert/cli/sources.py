@@ -205,10 +205,8 @@ class EffectiveSettings:
     origins: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    value: object
-    origin: str
+_Found = tuple[object, str]
+"""A value, and the words that say where it comes from."""
 
 
 def effective_settings(
@@ -219,10 +217,10 @@ def effective_settings(
     if file is not None:
         found |= _from_file(file)
     found |= _from_environment(environment)
-    found |= {key: _Found(value, _COMMAND_LINE) for key, value in from_command_line(given).items()}
-    values: dict[str, Any] = {key.replace("-", "_"): item.value for key, item in found.items()}
+    found |= {key: (value, _COMMAND_LINE) for key, value in from_command_line(given).items()}
+    values: dict[str, Any] = {key.replace("-", "_"): value for key, (value, _) in found.items()}
     keys = [*(knob.key for knob in KNOBS), *TABLE_PARSERS]
-    origins = {key: found[key].origin if key in found else _DEFAULT for key in keys}
+    origins = {key: found[key][1] if key in found else _DEFAULT for key in keys}
     settings = Settings(**values)
     for key in ("scope", "reduction"):
         if values.get(key, "auto") == "auto":
@@ -256,7 +254,7 @@ def _from_file(path: Path) -> dict[str, _Found]:
         if key not in parsers:
             raise UsageError(_unknown(f"key {key!r} in {where}", key, list(parsers)))
         try:
-            found[key] = _Found(parsers[key](raw), where)
+            found[key] = (parsers[key](raw), where)
         except UsageError as error:
             raise UsageError(f"{where}, key {key}: {_less(key, error)}") from error
     return found
@@ -276,7 +274,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
         except UsageError as error:
             why = _less(knobs[variable].key, error)
             raise UsageError(f"environment variable {variable}: {why}") from error
-        found[knobs[variable].key] = _Found(value, f"environment {variable}")
+        found[knobs[variable].key] = (value, f"environment {variable}")
     return found
 
 

@@ -7,7 +7,7 @@ Invariant: the same model gives the same graph, in every process.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
@@ -154,12 +154,12 @@ def assemble(
         *_batch_notes(program, source),
         *_output_notes(stored, targets),
         *_fold_notes(marks, found.absorbed | found.names, graph),
-        *_name_notes(stored, provenance, separated.added, graph),
+        *_name_notes(stored, provenance, separated.names, graph),
         *eval_notes(graph.eval_layers),
         *_number_notes(trained, graph, found.model),
     )
     trainable = [name for name, item in graph.parameters.items() if item.trainable]
-    scattered = (bound.scattered | separated.tied).intersection(trainable)
+    scattered = (bound.scattered | separated.scattered).intersection(trainable)
     same = found.model is stored
     reading = Reading(stored, program if same else _program(file, stored, source, targets), targets)
     return ImportedModel(
@@ -455,7 +455,7 @@ def _number_notes(trained: Trained, graph: Graph, model: Model) -> Iterator[Diag
 
 
 def _name_notes(
-    model: Model, provenance: Provenance, shared: Sequence[str], graph: Graph
+    model: Model, provenance: Provenance, shared: Collection[str], graph: Graph
 ) -> Iterator[Diagnostic]:
     """Yield LC020 (parameters that are inputs), LC023 (made-up names), LC024 (stored once)."""
     inputs = [name for name in model.overridable if name in graph.parameters]

@@ -37,7 +37,7 @@ same, bit for bit.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -66,21 +66,22 @@ TURNED: Final = Attribute("INTS", (1, 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Separated:
-    """The model with one initializer per parameter.
+class Bound:
+    """A model with one initializer for each parameter, and the names that were given for that.
 
-    added: names given to tensors of their own; tied: tensors that also stand for merged copies.
+    scattered: those of which the file holds no tensor of their own: that it holds twice, or not at
+    all, or that stand for merged copies.
     """
 
     model: Model
-    added: tuple[str, ...] = ()
-    tied: frozenset[str] = frozenset()
+    names: Collection[str] = ()
+    scattered: frozenset[str] = frozenset()
 
 
-def separate_shared(model: Model, provenance: Provenance) -> Separated:
+def separate_shared(model: Model, provenance: Provenance) -> Bound:
     """Find the parameters behind merged and copied tensors."""
     if provenance.signed:
-        return Separated(model)
+        return Bound(model)
     copies = _copies(model.initializers)
     tensors = {name: item for name, item in model.initializers.items() if name not in copies}
     nodes = list(copies.values())
@@ -99,9 +100,9 @@ def separate_shared(model: Model, provenance: Provenance) -> Separated:
             nodes.append(node)
     added = tuple(name for name in tensors if name not in model.initializers)
     if not added and not copies:
-        return Separated(model)
+        return Bound(model)
     result = replace(model, nodes=tuple(nodes), initializers=tensors)
-    return Separated(result, added, frozenset(node.inputs[0] for node in copies.values()))
+    return Bound(result, added, frozenset(node.inputs[0] for node in copies.values()))
 
 
 def _is_one_number(tensor: Tensor) -> bool:
@@ -184,18 +185,6 @@ _SLOTS: Final[Mapping[str, Mapping[str, Mapping[int, int]]]] = MappingProxyType(
 """call → ONNX operator → {argument of the call: input of the node}"""
 _PER_CHANNEL: Final = frozenset({"group_norm", "prelu"})
 """Calls whose parameters are vectors that the node may read with further axes of size 1."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bound:
-    """A model that names its parameters, and the parameters so named.
-
-    scattered: those of them that the file holds twice, or not at all.
-    """
-
-    model: Model
-    names: frozenset[str] = frozenset()
-    scattered: frozenset[str] = frozenset()
 
 
 def with_bindings(

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.analysis.release import known_plan
+from lipcert.analysis.release import known_plan, layer_of
 from lipcert.core import program as p
 from lipcert.core import token_kinds, window_kinds
 from lipcert.core.clips import layer_steps
@@ -332,7 +332,7 @@ def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
         if all(np.isfinite(norm).all() for norm in norms):
             reads, receives = (float(np.median(norm)) for norm in norms)
             bound = found.derived.facts[start].norm
-            radii.append(LayerRadii(_layer(min(names)), reads, receives, bound))
+            radii.append(LayerRadii(layer_of(min(names), ""), reads, receives, bound))
     return tuple(radii)
 
 
@@ -344,11 +344,6 @@ def _owners(found: Bounded) -> Mapping[str, str]:
         if found.graph.parameters[name].trainable
         for tensor in held
     }
-
-
-def _layer(parameter: str) -> str:
-    """Return the name of a layer in tables of clips."""
-    return module_of(parameter) or parameter
 
 
 def _lengths(array: FloatArray, *, by_channel: bool = False) -> FloatArray:

@@ -17,7 +17,7 @@ from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer import assemble, load
 from lipcert.importer.agreement import Domain, check_agreement
-from lipcert.importer.bindings import Separated
+from lipcert.importer.bindings import Bound
 from lipcert.importer.model import Reading, external_digests, stored_model
 from lipcert.settings.settings import Settings
 from tests.commands import lipcert
@@ -195,7 +195,7 @@ def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monke
             for item in model.nodes
             if item is not limit
         ]
-        return Separated(replace(model, nodes=tuple(nodes)))
+        return Bound(replace(model, nodes=tuple(nodes)))
 
     monkeypatch.setattr(assemble, "separate_shared", careless)
     nodes = [
