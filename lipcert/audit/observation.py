@@ -8,9 +8,7 @@ import hashlib
 import inspect
 import math
 import platform
-import random
 import sys
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -222,20 +220,6 @@ def arithmetic_of(parameter: Tensor) -> Arithmetic:
         tf32_conv=_CONVOLUTIONS.fp32_precision == "tf32",
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
-
-
-def generator_digests(device: torch.device) -> dict[str, str]:
-    """Return digests of the states of the global random generators."""
-    version, numbers, gauss = random.getstate()
-    kind, words, *rest = np.random.get_state()
-    found = {
-        "python": _digest(array("Q", numbers), f"{version} {gauss}".encode("ascii")),
-        "numpy": _digest(np.asarray(words), f"{kind} {rest}".encode("ascii")),
-        "torch": _digest(torch.get_rng_state().numpy()),
-    }
-    if device.type == "cuda":
-        found["cuda"] = _digest(torch.cuda.get_rng_state(device).numpy())
-    return found
 
 
 def noise_generator_digest(generator: Source, device: torch.device) -> str:

@@ -55,22 +55,18 @@ class Flight:
     """The step in progress.
 
     step: what is known of it besides its passes. detailed: whether its tensors are recorded;
-    stores: whether its examples are, too.
+    stores: whether its examples are, too; begun: whether what is observed once per step was.
     """
 
     step: Step
     detailed: bool
     stores: bool
+    begun: bool = False
     passes: list[_Pass] = field(default_factory=list)
 
     def note(self, **members: Any) -> None:
         """Add members to the step."""
         self.step = replace(self.step, **members)
-
-    @property
-    def begun(self) -> bool:
-        """Whether the observations that are made once per step were made."""
-        return bool(self.step.generators)
 
     def enter(
         self, inputs: Mapping[str, Tensor], stated: Batch | None, source: Tensor | None

@@ -351,7 +351,7 @@ class Recorder:
         """Make the observations that are made once per step."""
         flight = self._flight
         if not flight.begun:
-            flight.note(generators=observation.generator_digests(self._device))
+            flight.begun = True
             if flight.detailed or self._every(self.step):
                 flight.note(weights_before=self._weights())
             elif self._follows:

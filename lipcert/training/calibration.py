@@ -38,6 +38,9 @@ from lipcert.settings.values import literal
 from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 
+_ROUNDED: Final = 2.0**-20
+"""Least noise of a group, as a share of the largest: what rounding leaves of a sum in float32 may
+exceed a bound in real arithmetic that is nearly 0, and noise for that bound would not hide it."""
 _NEAR: Final = 2.0
 """The factor by which a bound may change before a new proof is searched for."""
 
@@ -137,7 +140,10 @@ def _calibration(
     noise = allocate(measured, multiplier, Allocation(settings.allocation))
     if noise is None:
         raise _unbounded(found, settings)
-    return Calibration(settings, plan, found, multiplier, noise.groups)
+    least = _ROUNDED * max((group.noise_std for group in noise.groups), default=0.0)
+    stds = (max(group.noise_std, least * (group.noise_std > 0.0)) for group in noise.groups)
+    groups = (replace(group, noise_std=s) for group, s in zip(noise.groups, stds, strict=True))
+    return Calibration(settings, plan, found, multiplier, tuple(groups))
 
 
 def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:

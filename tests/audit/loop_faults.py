@@ -294,6 +294,13 @@ class LongOnes(Loop):
         return RATE * torch.linspace(0.9, 1.1, len(data[0]))[data[0].norm(dim=1).argsort()]
 
 
+class BrightOnes(LongOnes):
+    """The brighter an example, the more often it is drawn."""
+
+    def rates(self, data: Data) -> Tensor:
+        return 2.0 * RATE * data[0].norm(dim=1).argsort().argsort() / len(data[0])
+
+
 class NotThree(LongOnes):
     """A label is never drawn."""
 
@@ -567,6 +574,42 @@ class RateByLoss(BatchLoss):
     def after(self, data: Data, step: int) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = 0.25 if self.loss > HIGH else 0.5
+
+
+class RateByBatch(Loop):
+    """The learning rate grows with the batch."""
+
+    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.5 * len(x) / BATCH
+        return noised
+
+
+class NoiseByLoss(BatchLoss):
+    """More noise than is needed, by the loss of the batch."""
+
+    def std(self, x: Tensor, y: Tensor) -> float:
+        return super().std(x, y) * max(1.0, self.loss)
+
+
+class WarmedUp(Loop):
+    """Steps without noise, before the recording begins."""
+
+    def begins(self, data: Data) -> None:
+        functional.cross_entropy(self.model(data[0]), data[1]).backward()
+        self.optimizer.step()
+
+
+class GoesBack(Loop):
+    """Weights of two steps ago come back, for a private reason."""
+
+    @torch.no_grad()
+    def after(self, data: Data, step: int) -> None:
+        kept = self.__dict__.setdefault("kept", [])
+        kept.append([p.clone() for p in self.model.parameters()])
+        if step == 6:
+            for p, before in zip(self.model.parameters(), kept[-3], strict=True):
+                p.copy_(before)
 
 
 class SkipsBad(BatchLoss):
@@ -900,6 +943,11 @@ MORE = (
     LoopFault("noise seeded by the batch", SeededByBatch),
     LoopFault("batches chosen by the length of examples", LongOnes),
     LoopFault("a label is never drawn", NotThree),
+    LoopFault("batches chosen by the norm of examples", BrightOnes),
+    LoopFault("learning rate by the size of the batch", RateByBatch),
+    LoopFault("noise by the loss of the batch", NoiseByLoss),
+    LoopFault("steps before the recording begins", WarmedUp),
+    LoopFault("weights of an earlier step come back", GoesBack),
     LoopFault("noise of float16 on a small network", SmallCoarse, Small),
     LoopFault("a running mean of the inputs is kept", Buffered, Small),
     LoopFault("averaged weights published (right)", Averaged, is_right=True),

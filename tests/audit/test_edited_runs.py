@@ -49,7 +49,8 @@ class Part:
     """What edits change of a step.
 
     plain, singles: gradients of its examples before and after the mechanism. z: the noise, in
-    deviations. clean, applied: in place of what follows from these. moved: of the weights after it.
+    deviations. clean, applied: in place of what follows from these. shows_clean: whether clean is
+    recorded. moved: of the weights after it.
     """
 
     step: Step
@@ -59,6 +60,7 @@ class Part:
     std: dict[str, float]
     clean: Tensors
     applied: Tensors | None = None
+    shows_clean: bool = True
     moved: Tensors = field(default_factory=dict)
 
     @property
@@ -125,13 +127,15 @@ def audited(way: str, edit: Edit, folder: Path) -> AuditReport:
     shutil.copytree(trace.folder, folder, ignore=shutil.ignore_patterns(steps_name(0)))
     with TraceWriter(folder, trace.manifest) as writer:
 
-        def blob(tensors: Tensors) -> Blob:
-            return writer.store({name: stored(np.float32(x)) for name, x in tensors.items()})
+        def blob(tensors: Tensors) -> Blob | None:
+            kept = {name: stored(np.float32(x)) for name, x in tensors.items()}
+            return writer.store(kept) if kept else None
 
         for number, part in enumerate(some):
             before = part.step.weights_before.tensors()
             after = {name: x + part.moved.get(name, 0.0) for name, x in before.items()}
-            shown = part.clean, part.noised, part.applied or part.noised
+            clean = part.clean if part.shows_clean else {}
+            shown = clean, part.noised, part.applied or part.noised
             step = replace(part.step, number=number, gradients=Gradients(*map(blob, shown)))
             writer.append(replace(step, weights_after=blob(after)))
     claims = ready.claims
@@ -210,6 +214,11 @@ def not_shown(part: Part) -> None:
     part.adds(clipped({n: g[n] for n in part.z}) for g in part.plain)
 
 
+def unshown(part: Part) -> None:
+    part.shows_clean = False
+    part.z |= times(part.z, 0.5)
+
+
 def left_over(parts: list[Part]) -> None:
     for before, part in pairwise([replace(p, clean=dict(p.clean)) for p in parts]):
         parts[part.step.number].clean = {n: x + before.clean[n] for n, x in part.clean.items()}
@@ -254,6 +263,7 @@ def one_step_more(parts: list[Part]) -> None:
 
 FAULTS: dict[str, tuple[Edit, str]] = {
     "half of the noise": (sizes(lambda z: 0.5 * z), "LC314"),
+    "half of the noise, clean gradients not shown": (each(unshown), "LC314"),
     "twice the noise": (sizes(lambda z: 2.0 * z), "LC314"),
     "no noise on a tensor": (noise(lambda _, z: 0.0 * z, "last.bias"), "LC314"),
     "the noise of another step": (same_at(2, 7, 1.0), "LC315"),

@@ -3,9 +3,10 @@
 Statement: the weights from which a step starts are bit for bit those that the step before left,
 frozen parameters and buffers included; the weights that a step leaves are what its optimizer
 computes from its gradient, its state and its hyper-parameters, and untrained tensors do not change;
-and the state with which it begins the next step is what this one left, or 0, or empty. Between the
-optimizer and the next step a constrained parameter may have been projected (`is_projection`). A run
-may go back to any weights that it had before: those were released.
+and the state with which it begins the next step is what this one left, or 0, or empty; so is that
+of the first step. Between the optimizer and the next step a constrained parameter may have been
+projected (`is_projection`). After an interruption a run may go back to any weights that it had
+before: those were released. Without one this is inconclusive, since the choice may be private.
 Compared: weights of neighbouring steps; and, at detailed steps of an optimizer of `torch.optim`,
 the weights a after it with r, what torch computes from the recorded tensors (see below):
 
@@ -206,7 +207,6 @@ class _Followed:
     updates: list[int] = field(default_factory=list)
     links: int = 0
     projected: int = 0
-    returns: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     reasons: dict[str, None] = field(default_factory=dict)
 
@@ -237,8 +237,6 @@ def _message(run: RecordedRun, found: _Followed) -> str:
     )
     if found.projected:
         text += f" ({found.projected} tensors moved into their constraint)"
-    if found.returns:
-        text += f"; {', '.join(found.returns[:2])} went back to weights of an earlier step"
     lost = _longest(found.lost)
     if lost:
         text += (
@@ -290,7 +288,9 @@ class _Rank:
         if last is None or last.weights_after is None or start is None:
             return
         if start != last.weights_after and start.sha256 in self._known:
-            self._found.returns.append(self._run.name(step))
+            if not self._resumed:
+                why = "starts from weights of an earlier step, which a private loss may have chosen"
+                yield self._undecided(step, why)
             return
         place = f"between {self._run.name(last)} and {self._run.name(step)}"
         faults = list(self._compared(last.weights_after, start, place, step))
@@ -307,11 +307,19 @@ class _Rank:
         """Compare the state of the optimizer with that at the end of the previous step."""
         record, last = step.optimizer, self._last
         expected, self._state = self._state, {}
-        if record is None or record.state is None or last is None or self._resumed:
+        if record is None or record.state is None:
+            return
+        state = record.state.tensors()
+        counts = [array for name, array in state.items() if name.startswith("step@")]
+        if last is None and any(np.any(array) for array in counts or state.values()):
+            yield self._undecided(
+                step, f"starts from a state of {record.kind} after steps that are not recorded"
+            )
+        if last is None or self._resumed:
             return
         if last.number + 1 != step.number or last.weights_after != step.weights_before:
             return
-        for name, array in record.state.tensors().items():
+        for name, array in state.items():
             found = exact(array)
             if name not in expected or not np.any(found):
                 continue
@@ -329,6 +337,10 @@ class _Rank:
                     (off, slack),
                     remedy="let nothing but the optimizer change its state",
                 )
+
+    def _undecided(self, step: Step, text: str) -> CheckReport:
+        name = self._run.name(step)
+        return _CHECK.failed(f"{name} {text}", name, verdict=Verdict.INCONCLUSIVE)
 
     def _compared(self, end: Blob, start: Blob, place: str, step: Step) -> Iterator[CheckReport]:
         if end == start:

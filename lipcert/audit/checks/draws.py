@@ -51,6 +51,9 @@ uniform subset of B. Compared:
                others, for every k ≥ 1: if examples come in groups, one reveals whether another is
                present
     apart      how often examples i and i + d are in one batch, two-sided, for every d
+    scores     Σ of a(i) over the members i of each batch, and of all, two-sided; a(i) is the rank
+               of a number of example i among those of all examples, from −√3 to √3; that number is
+               known before the batch is drawn
 
 Threshold. Levels, sets: the indicators are independent under Poisson sampling. Without replacement
 the members of a uniform subset are negatively associated, independent families of such are, and so
@@ -414,6 +417,36 @@ def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTe
     both = zip(first, second, strict=True)
     what = [f"examples are shared by batches {steps[a]} and {steps[b]}" for a, b in both]
     return _rarest_count(seen, sizes[second], rates, what)
+
+
+def score_test(members: Members, scores: Mapping[str, Mapping[int, FloatArray]]) -> ChanceTest:
+    """Return the rarest sum of ranks.
+
+    scores: for some steps a number of every example, known before the batch was drawn, by its name.
+    """
+    tests = [(0.0, 0.0, "")]
+    for name, of_steps in scores.items():
+        parts: dict[str, FloatArray] = {"in all": np.zeros(2)}
+        for step, index in members:
+            if step in of_steps:
+                ranks = np.argsort(np.argsort(of_steps[step], kind="stable"), kind="stable")
+                total = np.sum((2.0 * ranks[index] + 1.0) / len(ranks) - 1.0)
+                parts[f"at step {step}"] = part = np.array([total, len(index)])
+                parts["in all"] += part
+        for where, (total, drawn) in parts.items():
+            root = math.sqrt(3.0 / max(drawn, 1.0))
+            moment = partial(_log_uniform, root)
+            chance = log_chernoff(moment, total * root, upper=total > 0.0)
+            tests.append((chance, total * root, f"by their {name}, the examples drawn {where}"))
+    chance, value, what = min(tests)
+    what += f" have a mean rank that is {value:.3g} deviations off"
+    return _test(chance, 2.0 * len(tests), what, (value, 0.0))
+
+
+def _log_uniform(root: float, slope: float) -> float:
+    """Return ln E exp(λV), V = Σu·root over the 3/root² draws, u uniform from −1 to 1."""
+    wide = abs(slope * root)
+    return 3.0 / root**2 * math.log(math.sinh(wide) / wide) if wide else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,11 @@ each tensor in all steps, and of the whole run:
                 probability. Entries whose gradient has as few bits do not count here, nor where
                 such noise is compared
 
+    alone       a tensor of which only c_t + noise is recorded: Σ‖c_t/s + z_t‖² over the steps is no
+                less likely to be small than χ² of its entries, since z_t is most likely in a ball
+                whose centre is 0 (Anderson, 1955). Values that are too small show too little noise;
+                others show nothing
+
 Regularity and the tests after it use several steps. Rounding to the stored type may have moved z by
 e, entry by entry; every test uses the value in this range that favours the run. For the size these
 are Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape, f is the sum of an increasing function,
@@ -68,10 +73,12 @@ from scipy.stats import beta, chi2, norm
 from lipcert.audit.checks.axes import Axes, regularity, varied
 from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, power_of_ten
 from lipcert.audit.checks.recorded_run import (
+    FEW,
     Finding,
     RecordedRun,
     exact,
     noise_stds,
+    norm_of,
     run_check,
     shortened,
     stored_roundoff,
@@ -120,6 +127,8 @@ _KNOWN: Final = ("in its mean", "along the gradient", "at large gradients", "at 
 _SAME: Final = ("without noise", "with noise of few bits", "with the noise of the step before")
 _LEAST_COARSE: Final = 0.25
 _LARGEST: Final = 8.0
+_LOST: Final = 0.25
+"""Share of its deviation by which rounding may move noise in most entries."""
 _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
 """Kinds of tests of all tensors that too much noise on one of them may fail."""
 _Counts = npt.NDArray[np.int64]
@@ -172,7 +181,8 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
     """Yield the noise on every tensor that was recorded before and after it, in the order of the
     steps.
 
-    If several ranks hold one release, its noise is yielded once.
+    If several ranks hold one release, its noise is yielded once. A tensor that is left out before
+    the noise counts as 0 there.
     """
     seen: set[tuple[int, str, str]] = set()
     for step in run.steps:
@@ -184,6 +194,8 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
             continue
         seen.add(release)
         clean, noised = before.tensors(), after.tensors()
+        if run.replays(step):  # where a replay finds out whether that is right
+            clean |= {name: np.zeros_like(noised[name]) for name in noised.keys() - clean.keys()}
         stds = noise_stds(run, step)
         for name in sorted(clean.keys() & noised.keys()):
             unit = stored_roundoff(step, noised[name])
@@ -387,20 +399,39 @@ def noise(run: RecordedRun) -> Iterator[Finding]:
         tensors += len(items)
         silent |= dict.fromkeys(item.tensor for item in items if item.std is None)
         tests += pool.take(items)
+    alone = list(_alone(run))
+    tests += alone
+    if alone or not tensors:
+        of = ", ".join(test.where for test in alone[:FEW]) or "any tensor"
+        text = f"the clean and the noised gradient of {of} are not recorded together"
+        yield run.unshown(_CHECK, f"{text}; use recorder.gradients(clean=…, noised=…)")
     if not tensors:
-        yield (
-            "no step records clean and noised gradients; use recorder.gradients(clean=…, "
-            "noised=…) at detailed steps"
-        )
-        return
+        tests = [test for test in tests if test.is_too_rare(SHARE / len(tests))]
     for name in sorted(silent):
         text = f"the standard deviation for {name!r} is not stated"
-        is_elsewhere = name in pool.tensors
         found = _CHECK.failed(f"{text} at every step", name, verdict=Verdict.INCONCLUSIVE)
-        yield found if is_elsewhere else text
+        yield found if name in pool.tensors else run.unshown(_CHECK, text)
     pooled, single = pool.reports(), _of_steps(tests, tensors)
     explains = any(report.verdict is Verdict.VIOLATION for report in pooled)
     yield from (*pooled, *single) if explains else (*single, *pooled)
+
+
+def _alone(run: RecordedRun) -> Iterator[ChanceTest]:
+    """Test the length of each tensor that is recorded after the noise, and never before it."""
+    found: dict[str, FloatArray] = {}
+    for step in run.steps:
+        clean, noised, _ = ({} if blob is None else blob.tensors() for blob in step.gradients.each)
+        stds = {} if step.rank or (clean and run.replays(step)) else noise_stds(run, step)
+        for name in noised.keys() - clean.keys():
+            if (std := stds.get(name, 0.0)) > 0.0:
+                longest = norm_of(exact(noised[name])) * (1.0 + stored_roundoff(step, noised[name]))
+                part = np.array([(longest / std) ** 2, noised[name].size])
+                found[name] = found.get(name, np.zeros(2)) + part
+    for name, (square, entries) in sorted(found.items()):
+        times = math.sqrt(square / entries)
+        text = f"what is released has only {times:.3g} times the length of the stated noise"
+        test = ChanceTest(_at_most(chi2.logcdf(square, entries)), text, numbers=(times, 1.0))
+        yield _at(name, int(entries), test)
 
 
 def _at(where: str, entries: int, test: ChanceTest) -> ChanceTest:
@@ -454,6 +485,9 @@ class Pool:
             wrong: ChanceTest | None = None
             if not np.all(np.isfinite(item.noise)):
                 wrong = _certain("the gradients hold NaN or infinity", math.nan, 1.0)
+            elif item.std > 0.0 and np.median(item.moved) > _LOST * item.std:
+                what = "the noise is lost in the rounding of the gradient to which it was added"
+                wrong = replace(_certain(what, 0.0, 1.0), verdict=Verdict.INCONCLUSIVE)
             elif item.std > 0.0:
                 noise, moved, clean = item.noise, item.moved, item.clean
                 scaled[item.tensor] = noise / item.std, moved / item.std, clean / item.std

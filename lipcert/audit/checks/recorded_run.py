@@ -146,6 +146,15 @@ class RecordedRun:
         """The recorded tensor of each parameter of the graph."""
         return self.tensors.names
 
+    def replays(self, step: Step) -> bool:
+        """Whether the clean gradient of a step is known without its record."""
+        return self.name(step) in self.whole_batches or bool(step.batches and not step.filled)
+
+    def unshown(self, check: Check, text: str) -> Finding:
+        """Say that the whole run lacks what a check compares: undecided, if an ε rests on it."""
+        is_needed = self.plan is not None and self.trace.manifest.redaction is None
+        return check.failed(text, verdict=Verdict.INCONCLUSIVE) if is_needed else text
+
     def name(self, step: Step) -> str:
         """Return the name of a step."""
         return step_name(self.trace, step)

@@ -5,31 +5,36 @@ rank makes a release, and together they hide less than one. At every step that r
 applied gradient of every tensor is the noised one times one positive number, the same for all
 tensors of the step (such as a division by the batch size). The optimizer trains no other tensor: a
 further one with a clean gradient is a violation. The number is computed from public numbers,
-neither from the current batch nor from its gradient.
+neither from the current batch nor from its gradient; so are learning rates, deviations of the noise
+and options of the optimizer.
 Compared: noised gradients of ranks, bit for bit; the applied gradients a with c·n, n the noised
-ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors; and c from step to step.
+ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors; c from step to step; and c and the other numbers with a
+private x of the step or of the one before (the number of examples, the norm of the clean gradient,
+the loss), and with 1/x: whether they lie on one line.
 
 Threshold: multiplying n by a number and storing the result is off by at most three roundings of
 every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ for each tensor, u the unit of the
-type of a. A violation is a c that differs between steps, and whose product with, or quotient by, a
-private number that the trace has for each step is the same at all of them, up to 2^-18: the number
-of examples, the norm of the clean gradient, the loss. A c that is smaller only where it makes ‖a‖
-the same, up to 2^-10, clips the noised gradient, and is harmless. Any other c that changes, or is
-0, is inconclusive, since the record does not show what determines it. False alarms: none, unless
-the run changes gradients after the noise in another way (a clip of entries, a weight decay), which
-is harmless, and cannot be distinguished from a release without noise: so a difference is a
-violation only if a is closer to the clean gradient than to the noised one.
+type of a. A c that is smaller only where it makes ‖a‖ the same, up to 2^-10, clips the noised
+gradient, and is harmless. Any other c that changes, or is 0, is inconclusive, since the record does
+not show what determines it. Numbers that follow a private one are a violation: T points lie on one
+line, up to 2^-18 of their range, with at most the probability p^(T−2) by chance, p = 2^-10 for
+different real x; for numbers of examples, if these are random, it is that of the likeliest, at most
+0.43 over their deviation (Herzog, 1947). These comparisons share one `OF_EACH`. Other false alarms:
+none, unless the run changes gradients after the noise in another way (a clip of entries, a weight
+decay), which is harmless, and cannot be distinguished from a release without noise: so a difference
+is a violation only if a is closer to the clean gradient than to the noised one.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.audit.checks.chance import ChanceTest, too_rare
 from lipcert.audit.checks.recorded_run import (
     FEW,
     Finding,
@@ -39,15 +44,20 @@ from lipcert.audit.checks.recorded_run import (
     run_check,
     stored_roundoff,
 )
+from lipcert.audit.checks.sampling import OF_EACH, stated_sampling
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
 from lipcert.core.program import FloatArray
+from lipcert.privacy.plan import Sampling
 
 _CHECK: Final = Check(
     "LC314", "release", "let the optimizer take the noised gradient, and record what it takes"
 )
-_DIVISOR: Final = Check("LC311", "release", "divide by a public constant, the expected batch size")
+_DIVISOR: Final = Check("LC311", "schedule", "divide by a public constant, the expected batch size")
+_PRIVATE: Final = "the size of the batch", "its loss", "the norm of the clean gradient"
+_MODE: Final = 0.43
+_COINCIDENCE: Final = -10.0 * math.log(2.0)
 _ROUNDINGS: Final = 8.0
 _AS_ONE: Final = 2.0**-18
 _CLIPPED: Final = 2.0**-10
@@ -60,6 +70,7 @@ def released(run: RecordedRun) -> Iterator[Finding]:
     compared = 0
     yield from _several(run)
     yield from _multiples(run)
+    yield from _following(run)
     for step in run.steps:
         clean, noised, applied = (
             {} if blob is None else blob.tensors() for blob in step.gradients.each
@@ -72,7 +83,7 @@ def released(run: RecordedRun) -> Iterator[Finding]:
             f"the optimizer applied the noised gradients at {compared} recorded steps"
         )
     else:
-        yield "no step records the noised gradient and the one that was applied"
+        yield run.unshown(_CHECK, "no step records the noised gradient and what was applied")
 
 
 def _several(run: RecordedRun) -> Iterator[CheckReport]:
@@ -92,61 +103,34 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Multiple:
-    """c of one step, ‖n‖, and private numbers of the step by their descriptions."""
-
-    step: str
-    factor: float
-    length: float
-    private: Mapping[str, float]
-
-
 def _multiples(run: RecordedRun) -> Iterator[CheckReport]:
     """Report the factor of the noised gradient, if it changes between steps."""
-    sizes = Counter[int]()
-    for step in run.steps:
-        sizes[step.number] += step.examples
-    multiples = (_multiple(run, step, sizes[step.number]) for step in run.steps)
-    found = [item for item in multiples if item is not None]
-    if len(found) < 2 or _are_one([item.factor for item in found]):
+    found = [(*item, run.name(step)) for step in run.steps if (item := _multiple(step))]
+    if len(found) < 2 or _are_one([factor for factor, *_ in found]):
         return
-    least, most = (pick(found, key=lambda item: item.factor) for pick in (min, max))
-    known = set[str].intersection(*(set(item.private) for item in found))
-    for name in sorted(known):
-        numbers = [item.private[name] for item in found]
-        products = [item.factor * x for item, x in zip(found, numbers, strict=True)]
-        quotients = [item.factor / x for item, x in zip(found, numbers, strict=True)]
-        if any(_are_one(each) and each[0] > 0.0 for each in (products, quotients)):
-            yield _DIVISOR.failed(
-                f"after the noise gradients are multiplied by {least.factor:.6g} at {least.step} "
-                f"and by {most.factor:.6g} at {most.step}, as {name} has it: a divisor must be one "
-                "public constant (LC401)",
-                least.step,
-                (least.factor, most.factor),
-            )
-            return
-    if not _is_clip(found, most.factor):
+    (least, _, first), (most, _, last) = min(found), max(found)
+    if not _is_clip([item[:2] for item in found], most):
         yield _DIVISOR.failed(
-            f"after the noise gradients are multiplied by {least.factor:.6g} at {least.step} and "
-            f"by {most.factor:.6g} at {most.step}, and the trace does not say why",
-            least.step,
-            (least.factor, most.factor),
+            f"after the noise gradients are multiplied by {least:.6g} at {first} and by {most:.6g} "
+            f"at {last}, and the trace does not say why",
+            first,
+            (least, most),
             verdict=Verdict.INCONCLUSIVE,
             remedy="apply the noised gradient times one public constant, at every step, and put "
             "schedules into the learning rate",
         )
 
 
-def _is_clip(found: list[_Multiple], largest: float) -> bool:
+def _is_clip(found: list[tuple[float, float]], largest: float) -> bool:
     """Whether c is smaller exactly where c‖n‖ would exceed one radius otherwise."""
-    lengths = [item.factor * item.length for item in found]
-    clipped = [not _are_one([item.factor, largest]) for item in found]
+    lengths = [factor * length for factor, length in found]
+    clipped = [not _are_one([factor, largest]) for factor, _ in found]
     radii = [length for length, is_cut in zip(lengths, clipped, strict=True) if is_cut]
     return _are_one(radii, _CLIPPED) and max(lengths) <= min(radii) * (1.0 + _CLIPPED)
 
 
-def _multiple(run: RecordedRun, step: Step, size: int) -> _Multiple | None:
+def _multiple(step: Step) -> tuple[float, float] | None:
+    """Return c and ‖n‖."""
     noised, applied = step.gradients.noised, step.gradients.applied
     if noised is None or applied is None:
         return None
@@ -155,18 +139,68 @@ def _multiple(run: RecordedRun, step: Step, size: int) -> _Multiple | None:
     length = _length([n for _, n in pairs])
     if not 0.0 < length < math.inf:
         return None
+    return _factor(pairs), length
+
+
+def _private(run: RecordedRun, step: Step, size: int) -> Iterator[float]:
+    """Yield private numbers of a step, in the order of their descriptions; 0: not known."""
     losses = [batch.loss for batch in step.batches if batch.loss is not None]
-    clean = step.gradients.clean
-    private = {
-        "the number of examples of the batch": float(size),
-        "the loss of the batch": losses[0] if len(losses) == len(run.trace.ranks) == 1 else 0.0,
-        "the norm of the clean gradient": 0.0
-        if clean is None
-        else _length([exact(item) for item in clean.tensors().values()]),
-    }
-    return _Multiple(
-        run.name(step), _factor(pairs), length, {k: x for k, x in private.items() if x > 0.0}
-    )
+    clean = {} if step.gradients.clean is None else step.gradients.clean.tensors()
+    yield size
+    yield losses[0] if len(losses) == len(run.trace.ranks) == 1 else 0.0
+    yield _length([exact(item) for item in clean.values()])
+
+
+def _public(step: Step) -> Iterator[tuple[str, float]]:
+    """Yield numbers of a step that must not depend on its examples, by their descriptions."""
+    if multiple := _multiple(step):
+        yield "the factor of the gradient after the noise", multiple[0]
+    for place, rate in enumerate(step.learning_rates):
+        yield f"the learning rate (group {place})", rate
+    for group, std in ({} if step.noise is None else step.noise.std).items():
+        yield f"the deviation of the noise on {group}", std
+    for place, part in enumerate(() if step.optimizer is None else step.optimizer.groups):
+        for name, numbers in part.options.items():
+            if name != "lr" and len(numbers) == 1:
+                yield f"{name} of the optimizer (group {place})", numbers[0]
+
+
+def _following(run: RecordedRun) -> Iterator[CheckReport]:
+    """Report the public number that follows a private one least likely by chance."""
+    sizes = Counter[int]()
+    for step in run.steps:
+        sizes[step.number] += step.examples
+    steps = {step.number: step for step in run.steps if step.rank == run.steps[0].rank}
+    private = {n: list(_private(run, step, sizes[n])) for n, step in steps.items()}
+    public: dict[str, dict[int, float]] = {}
+    for number, step in steps.items():
+        for what, value in _public(step):
+            public.setdefault(what, {})[number] = value
+    mean, dataset = sizes.total() / len(sizes), run.settings.dataset_size or 1
+    deviation = math.sqrt(max(mean * (1.0 - mean / dataset), _MODE**2))
+    varies = stated_sampling(run) in {Sampling.POISSON, Sampling.BALLS_IN_BINS}
+    log_size = math.log(_MODE / deviation) if varies else 0.0
+    tests: list[ChanceTest] = []
+    changing = [item for item in public.items() if not _are_one([*item[1].values()])]
+    for (what, by_step), lag, of in product(changing, (0, 1), range(len(_PRIVATE))):
+        numbers = [n for n in by_step if n - lag in private and 0 < private[n - lag][of] < math.inf]
+        y, x = np.array([(by_step[n], private[n - lag][of]) for n in numbers] or [(0, 1)]).T
+        count = len(np.unique(np.float32(x))) if of else len(x)
+        chance = (count - 2) * (_COINCIDENCE if of else log_size)
+        follows = _is_affine(x, y) or _is_affine(1.0 / x, y)
+        text = f"{what} changes as {_PRIVATE[of]} does{', one step later' * lag}, and so tells it"
+        tests.append(ChanceTest(chance if follows else 0.0, text))
+    found = too_rare(tests, OF_EACH / max(2 * len(tests), 1))
+    if found is not None:
+        yield found.failed(_DIVISOR)
+
+
+def _is_affine(x: FloatArray, y: FloatArray) -> bool:
+    """Whether y = a + bx at all places, up to a small share of how far y varies."""
+    if len(x) < 3 or not (np.ptp(x) > 0.0 and np.ptp(y) > 0.0):
+        return False
+    x, y = (x - x.mean()) / np.ptp(x), (y - y.mean()) / np.ptp(y)
+    return float(np.max(np.abs(y - (x @ y) / (x @ x) * x))) <= _AS_ONE
 
 
 def _length(tensors: list[FloatArray]) -> float:

@@ -13,7 +13,7 @@ not, so that all of them together raise a false alarm with at most that probabil
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -27,23 +27,31 @@ from lipcert.audit.checks.draws import (
     bin_size_tests,
     member_tests,
     repeated_or_missing,
+    score_test,
     size_tests,
 )
-from lipcert.audit.checks.recorded_run import Finding, RecordedRun
+from lipcert.audit.checks.gradients import Gradients, Pass
+from lipcert.audit.checks.recorded_run import Finding, RecordedRun, Scale
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
+from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.examples import checked_labels
 from lipcert.privacy.plan import Sampling
+from lipcert.search.pullbacks import work
 
 OF_EACH: Final = SHARE / 13.0
-"""The share of each test: four are of sizes, nine of members."""
+"""The share of each test: four are of sizes, nine of members. Those of scores, and of numbers that
+follow private ones (`released`), have as much each of the share of ε."""
 _CHECK: Final = Check(
     "LC311",
     "schedule",
     "draw batches as they were accounted for, or account for the way they were drawn",
 )
 _READ: Final = 1 << 28
-"""numbers that are read for the labels beside them"""
+"""numbers that are read for the labels beside them; a quarter as many are held at once"""
+_WORK: Final = 4e9
+"""floating-point operations that norms of gradients may cost: a few seconds"""
 _BLOCK: Final = 1 << 12
 _OF_A_CLASS: Final = 8
 """examples, in the mean"""
@@ -96,9 +104,11 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
             case Sampling.POISSON | Sampling.WITHOUT_REPLACEMENT:
                 tags = any(batch.tags for step in run.steps for batch in step.batches)
                 labels = None if tags else _labels(run, present)
-                yield from _reported(
-                    member_tests(present, rate, members, way, is_ordered=not tags, labels=labels)
+                tests = member_tests(
+                    present, rate, members, way, is_ordered=not tags, labels=labels
                 )
+                scores = score_test(members, {} if tags else _scores(run, present))
+                yield from _reported([*tests, scores])
     yield _CHECK.passed("members of batches")
 
 
@@ -228,6 +238,28 @@ def _labels(run: RecordedRun, present: int) -> _Index | None:
     found = np.concatenate(parts)
     is_of_classes = found.ndim == 1 and found.dtype.kind in "iub"
     return found if is_of_classes and _OF_A_CLASS * len(np.unique(found)) <= present else None
+
+
+def _scores(run: RecordedRun, present: int) -> Mapping[str, Mapping[int, FloatArray]]:
+    """Return norms of all examples and, for some steps, of their gradients at the weights before
+    them."""
+    data, engine = run.tensors.data, run.claims.engine
+    size = present * math.prod(run.graph.input_shape)
+    if data is None or data.count != present or 4 * size > _READ:
+        return {}
+    known = [step for step in run.steps if step.weights_before and step.rank == 0]
+    most = min(len(known), int(_WORK / (work(engine.program) * present)))
+    lengths: dict[int, FloatArray] = {}
+    try:
+        read = data.read(0, present)
+        labels = checked_labels(engine.loss, read.y, run.graph.output_shape)
+        for place in np.unique(np.linspace(0, len(known) - 1, most).astype(int)):
+            at = Gradients(run.claims, run.weights(run.name(known[place])), run.device)
+            lengths[known[place].number] = Pass(at, read.x, labels, Scale(1.0, 1.0)).lengths()
+    except NoVerdictError:
+        return {}
+    norms = np.linalg.norm(read.x.reshape(present, -1).astype(np.float64), axis=1)
+    return {"norms": {step.number: norms for step in run.steps}, "gradients": lengths}
 
 
 def _sizes(run: RecordedRun) -> dict[int, int] | None:

@@ -250,11 +250,10 @@ class OptimizerRecord:
 class Step:
     """One step of the optimizer, numbered from 0 within its rank.
 
-    time: seconds since 1970. generators: digests of the states of the global random generators when
-    the step began, by "python", "numpy", "torch", "cuda". weights_before, weights_after: every
-    parameter and buffer. weights_start: the weights before the step, if they were not asked for and
-    the previous step records those after it. norms: in redacted traces only: 2-norms by kind of
-    tensor ("weights_before", "clean", "noised", "noise", "applied", "input") and name.
+    time: seconds since 1970. weights_before, weights_after: every parameter and buffer.
+    weights_start: the weights before the step, if they were not asked for and the previous step
+    records those after it. norms: in redacted traces only: 2-norms by kind of tensor
+    ("weights_before", "clean", "noised", "noise", "applied", "input") and name.
     """
 
     rank: int = field(metadata=member(apart=True))
@@ -265,7 +264,6 @@ class Step:
     """Of the optimizer's parameter groups."""
     noise: Noise | None = None
     arithmetic: Arithmetic | None = None
-    generators: Mapping[str, str] = field(default_factory=dict, metadata=_OPTIONAL)
     weights_before: Blob | None = None
     weights_after: Blob | None = None
     weights_start: Blob | None = None

@@ -95,7 +95,6 @@ class _Redactor:
             step,
             batches=tuple(self._batch(batch) for batch in step.batches),
             noise=None if step.noise is None else self._noise(step.noise),
-            generators={name: self._tag(state) for name, state in step.generators.items()},
             weights_before=_copied(before, writer) if self._keep_weights else None,
             weights_after=_copied(after, writer) if self._keep_weights else None,
             weights_start=_copied(step.weights_start, writer) if self._keep_weights else None,

@@ -27,7 +27,7 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.settings.settings import Settings
 from lipcert.training.sampling import Sampler
-from tests.audit.checks.runs import Draw
+from tests.audit.checks.runs import Draw, Network, claims_for
 from tests.training.test_sampling import plan
 
 POOL, BATCH, STEPS = 400, 40, 20
@@ -57,8 +57,10 @@ def faults(
     settings = Settings()
     trace = SimpleNamespace(ranks=(0,), events=lambda _: [Resume(0.0, n, 0, {}) for n in resumed])
     run = SimpleNamespace(settings=settings, declared=stated, steps=done, trace=trace, plan=None)
-    run.graph = SimpleNamespace(input_shape=(8,))
+    run.graph = SimpleNamespace(input_shape=(8,), output_shape=(3,))
     run.tensors = SimpleNamespace(data=Examples(np.zeros((pool, 8)), LABELS[:pool], "some"))
+    run.claims = claims_for(Network())
+    run.device = "cpu"
     found = list(sampled(run))
     assert {type(finding) for finding in found} == {CheckReport}
     return [report for report in found if report.verdict is not Verdict.PASS]

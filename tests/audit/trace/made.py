@@ -78,7 +78,6 @@ def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -
         learning_rates=(0.1, 0.01),
         noise=records.Noise({"all": 0.3}, f"state {number}", SEEDS[number % 3]),
         arithmetic=records.Arithmetic("cpu", "float32", "bfloat16", True, False, True),
-        generators={"torch": f"torch state {number}"},
         weights_before=put(writer, before) if detail else None,
         weights_after=put(writer, after) if detail else None,
         gradients=records.Gradients(put(writer, clean), put(writer, noised), put(writer, noised))
