@@ -88,7 +88,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.sparse import csr_array
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 from scipy.stats import binom
 
 from lipcert.audit.checks.chance import (
@@ -158,7 +158,7 @@ def _spread(
                 for some in (places, numbers)
             )
             terms = np.append(terms, _WIDEST)
-            moment = logsumexp(log_each + _SLOPES[:, np.newaxis] * terms, axis=1)
+            moment = np.logaddexp.reduce(log_each + _SLOPES[:, np.newaxis] * terms, axis=1)
             log_bounds += int(seen.sum()) * moment
             total += float(own @ seen)
             expected += int(seen.sum())
@@ -315,7 +315,7 @@ def _together(dataset: int, rate: float, members: Members, more: float) -> Chanc
     def log_moment(slope: float, least: int) -> float:
         rise = slope * (more_of - 1)
         gains = rise + np.log(-np.expm1(-np.maximum(rise, _BEYOND)))
-        each = np.minimum(log_patterns + logsumexp(law + gains, axis=0), _LARGEST)
+        each = np.minimum(log_patterns + np.logaddexp.reduce(law + gains), _LARGEST)
         return float(np.exp(each)[least:].sum())
 
     chances = [log_chernoff(partial(log_moment, least=k), seen[k], upper=True) for k in places]
