@@ -1,7 +1,7 @@
 """Proofs of networks, kept for the tests of one process: many analyse the same under one premise.
 
 What is proved follows from a program, inputs and loss of the premises, and evidence. Tests of the
-core, of the search and of mutants prove everything themselves, as those of the command line do.
+core, of the search and of mutants prove everything themselves.
 """
 
 import hashlib
@@ -18,7 +18,8 @@ from lipcert.core.program import Program
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import Derived
 
-FOLDERS = ("analysis", "audit", "report", "suggestions", "training")
+FOLDERS = ("analysis", "audit", "cli", "report", "suggestions", "training")
+FOLDERS += ("test_single_numbers.py", "test_verbs.py")
 """of tests that take proofs which are known"""
 _KNOWN: dict[bytes, Derived] = {}
 Prove = Callable[..., Derived]
