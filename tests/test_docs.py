@@ -361,7 +361,7 @@ def test_the_transcript_of_suggestions() -> None:
     ((command, shown),) = _shown("suggest.md", "transcript")
     done = lipcert(shlex.split(command)[1:])
     assert done.exit_code == 0
-    assert _alike(shown, done.stdout), done.stdout
+    assert_in_order(shown, done.stdout)
 
 
 @pytest.mark.nightly
