@@ -14,8 +14,9 @@ power of the matrix turns towards the largest ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,7 +33,10 @@ from lipcert.core.window_kinds import Conv
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.settings.values import TierName
 
-_RATIOS: Final = (0.7, 1.0, 1.4, 1.7, 2.0)
+_RATIO, _STEP, _HALVINGS = 1.4, 1.4, 4
+"""Ratio with which a search begins, its first step, and how often that is halved."""
+_DECISIVE: Final = 12
+"""Most pairs of classes whose largest level decides the ratio."""
 _ROOMS: Final = (1.0 + 1e-5, 1.01, 1.05)
 _WORTH: Final = 0.99
 """What must be possible, as a share of the known bound."""
@@ -73,10 +77,7 @@ def kernel_lines(
         return
     with np.errstate(over="ignore", divide="ignore"):
         limit = _WORTH * known / np.float64(kernel.scale * kernel.norm)
-    weights: tuple[tuple[float, ...], ...] = ()
-    part = None
-    if tier == "tight":
-        weights, part = weights_found(proof, kernel, stop)
+    weights, part = weights_found(proof, kernel, stop) if tier == "tight" else ((), None)
     ratio, level = _level(kernel, _WORK[tier], float(limit), part)
     for room in _ROOMS:
         if level * room < limit:
@@ -132,15 +133,16 @@ def _level(
     few = order[:most]
     parts = [_parts(kernel, int(one[pair]), int(other[pair])) for pair in few]
     times = math.sqrt(np.bincount(kernel.reads[kernel.reads >= 0]).max())
-    ratio = min(_RATIOS, key=lambda a: _norm(_rows(parts[0], a)) * _weight(a))
+    ratio = _best_ratio(lambda a: _norm(_rows(parts[0], a)) * _weight(a))
     by_rows = times * _weight(ratio) * np.array([_norm(_rows(part, ratio)) for part in parts])
     upper = np.minimum(sizes[few], rests[few] + by_rows)
     most = int(work / _cost(2 * channels * kernel.reads.shape[1], kernel.pixels))
-    if most > len(_RATIOS):
-        part = parts[int(np.argmax(upper))]
-        ratio = min(_RATIOS, key=lambda a: whole(part, a))
+    ordered = np.argsort(-upper)
+    if most > 2 * _HALVINGS:
+        largest = ordered[: max(most // (4 * _HALVINGS), 1)][:_DECISIVE]
+        ratio = _best_ratio(lambda a: max(rests[few[k]] + whole(parts[k], a) for k in largest))
     level = left
-    for count, place in enumerate(np.argsort(-upper)):
+    for count, place in enumerate(ordered):
         if upper[place] <= level:
             break
         if count >= most:
@@ -151,6 +153,18 @@ def _level(
         if level >= limit:
             break
     return ratio, level
+
+
+def _best_ratio(value: Callable[[float], float]) -> float:
+    """Return about where a function is least that is convex in the logarithm of the ratio.
+
+    σ² is: the largest of sums of a², 1/a² and 1 with weights that are not negative.
+    """
+    at, step, value = _RATIO, _STEP, cache(value)
+    for _ in range(_HALVINGS):
+        at = min((at / step, at, at * step), key=value)
+        step = math.sqrt(step)
+    return at
 
 
 def _cost(rows: int, columns: int) -> float:
@@ -188,13 +202,10 @@ def weights_found(
     """Return a and b, and what they prove of every pair of classes; nothing if that is no gain."""
     try:
         added = added_below(proof, kernel, stop)
-    except NotProved:
-        return (), None
-    problem = _Problem.of(kernel, added)
-    if problem is None:
-        return (), None
-    inner, outer = problem.weights()
-    try:
+        problem = _Problem.of(kernel, added)
+        if problem is None:
+            return (), None
+        inner, outer = problem.weights()
         part = added.part(kernel, inner, outer, proof)
     except NotProved:
         return (), None
@@ -245,11 +256,7 @@ class _Problem:
     def weights(self) -> tuple[Array, Array]:
         """Return a and b, with ‖diag(a)·Aᵀ·diag(b)‖ a little below 1."""
         above, below = self.matrix.shape
-        point, mean, spread = (
-            np.zeros(above + below),
-            np.zeros(above + below),
-            np.zeros(above + below),
-        )
+        point, mean, spread = np.zeros((3, above + below))
         vectors: Any = np.random.default_rng(0).standard_normal((below, _VECTORS))
         vectors = np.linalg.qr(vectors)[0].astype(np.float32)
         for look in range(1, _LOOKS + 1):

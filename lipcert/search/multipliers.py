@@ -43,8 +43,6 @@ _TINY: Final = 1e-100
 _LEAF: Final = 64
 _SMALL: Final = 200
 """Rows up to which all eigenvalues are computed, even if one is needed."""
-_MIDDLE: Final = 320
-"""Rows up to which all eigenvalues are computed if some are needed, without scipy."""
 _ACCURACY: Final = 1e-7
 
 
@@ -79,6 +77,7 @@ class Linked:
         return None if descent is None else descent.bottom.rows
 
 
+@np.errstate(all="ignore")
 def multipliers(
     chain: Linked, *, hull: bool, patience: float = 1.0, sharp: bool = False
 ) -> tuple[tuple[tuple[float, ...], ...], float] | None:
@@ -97,12 +96,15 @@ def multipliers(
     if descent is None:
         return None
     numbers, least = np.ones(descent.total - descent.size), 0.0
+    phases, kind = _SHARP if sharp else _PHASES, np.float32 if patience <= 1.0 else np.float64
     try:
         steepest = np.zeros((1, chain.size)) if chain.steepest is None else chain.steepest
         for piece in sorted(
             _pieces(descent, steepest, hull, patience), key=lambda row: -row.attained
         ):
-            found = _tuned(piece.problem, _SHARP if sharp else _PHASES, max(piece.attained, least))
+            whole, floor = piece.problem, max(piece.attained, least)
+            quick = replace(whole, fixed=whole.fixed.astype(kind))
+            found = _tuned(quick, phases, floor) or _tuned(whole, phases, floor)
             if found is None:
                 return None
             for own in piece.own:
@@ -215,9 +217,10 @@ class _State:
         The second result is the inverse of the matrix below the form, where its factor has entries.
         """
         below = len(self.multipliers)
-        values = np.zeros((below + len(cases), cases.shape[1]))
+        kind = self.form.dtype
+        values = np.zeros((below + len(cases), cases.shape[1]), dtype=kind)
         values[below:] = cases
-        inverse = np.zeros((below, below))
+        inverse = np.zeros((below, below), dtype=kind)
         for panel in reversed(self.panels):
             own, lower = panel.own, slice(panel.lower.start, min(panel.lower.stop, below))
             part = (panel.half @ panel.root).T
@@ -243,8 +246,8 @@ class _Problem:
     """The inequality of a descent, as a function of the multipliers.
 
     blocks: from the lowest on, each with the end of what its elimination touches. fixed: the
-    matrix without multipliers, for the variables at the bottom. tops: for equal parts, the entries
-    of the form that each meets; size: the number of entries.
+    matrix without multipliers, for the variables at the bottom; factors have its precision. tops:
+    for equal parts, the entries of the form that each meets; size: the number of entries.
     """
 
     descent: Descent
@@ -293,28 +296,27 @@ class _Problem:
 
     def _eliminated(self, chosen: Callable[[Block, FloatArray], FloatArray]) -> _State | None:
         """Eliminate blocks from below. chosen: multipliers, given what lower blocks leave."""
-        rest = np.zeros((self.descent.total, self.descent.total))
+        rest = np.zeros((self.descent.total, self.descent.total), dtype=self.fixed.dtype)
         rest[self.descent.bottom.where, self.descent.bottom.where] = self.fixed
         found: list[FloatArray] = []
         panels: list[_Panel] = []
         for block, end in self.blocks:
             own, lower = block.own, slice(block.own.stop, end)
             where, rows = block.above.where, block.above.rows
-            t = chosen(block, rest[own, own])
+            t = chosen(block, rest[own, own]).astype(rest.dtype)
             rest[where, own] += rows.T * (t * _middle_and_radius(block)[0])
             if (both := t * block.low * block.high).any():
                 rest[where, where] -= rows.T @ (both[:, None] * rows)
             try:
-                corner: FloatArray = np.asarray(np.linalg.cholesky(np.diag(t) - rest[own, own]))
+                corner, root = _factors(np.diag(t) - rest[own, own])
             except np.linalg.LinAlgError:
                 return None
-            root = _inverse(corner)
             half = rest[lower, own] @ root.T
             rest[lower, lower] += half @ half.T
             panels.append(_Panel(own, lower, corner, root, half))
             found.append(t)
         top = slice(self.descent.total - self.descent.size, self.descent.total)
-        form = np.zeros((self.size, self.size))
+        form = np.zeros((self.size, self.size), dtype=rest.dtype)
         np.add.at(form, (self.tops[:, :, None], self.tops[:, None]), rest[top, top])
         if not np.isfinite(form).all():
             return None
@@ -432,17 +434,20 @@ def _largest(form: FloatArray, hull: bool) -> float:
     return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
 
 
-def _inverse(corner: FloatArray) -> FloatArray:
-    """Return the inverse of a lower triangular matrix, by halves."""
-    size = len(corner)
+def _factors(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the triangular factor of a positive definite matrix and its inverse, by halves."""
+    size = len(matrix)
     if size <= _LEAF:
-        return np.asarray(np.linalg.inv(corner))
+        corner: FloatArray = np.asarray(np.linalg.cholesky(matrix))
+        return corner, np.asarray(np.linalg.inv(corner))
     half = size // 2
-    above, below = _inverse(corner[:half, :half]), _inverse(corner[half:, half:])
-    found = np.zeros_like(corner)
-    found[:half, :half], found[half:, half:] = above, below
-    found[half:, :half] = -below @ (corner[half:, :half] @ above)
-    return found
+    corner, root = np.zeros_like(matrix), np.zeros_like(matrix)
+    corner[:half, :half], root[:half, :half] = _factors(matrix[:half, :half])
+    across = matrix[half:, :half] @ root[:half, :half].T
+    corner[half:, :half] = across
+    corner[half:, half:], below = _factors(matrix[half:, half:] - across @ across.T)
+    root[half:, half:], root[half:, :half] = below, -below @ (across @ root[:half, :half])
+    return corner, root
 
 
 def top(matrix: FloatArray) -> float:
@@ -454,11 +459,5 @@ def top(matrix: FloatArray) -> float:
 
 def _uppermost(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the largest eigenvalues, and their vectors as columns."""
-    if len(matrix) <= _MIDDLE:
-        values, vectors = np.linalg.eigh(matrix)
-        return np.asarray(values[-_MOST_CASES:]), np.asarray(vectors[:, -_MOST_CASES:])
-    from scipy.linalg import eigh  # noqa: PLC0415  slow to import
-
-    last = len(matrix) - 1
-    values, vectors = eigh(matrix, subset_by_index=[last - _MOST_CASES + 1, last])
-    return np.asarray(values), np.asarray(vectors)
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray(values[-_MOST_CASES:]), np.asarray(vectors[:, -_MOST_CASES:])
