@@ -218,9 +218,11 @@ def clipped_layers(
         start, end = layer.nodes[0].inputs[0], layer.nodes[-1].output
         while start not in known and start in makers and is_arrangement(makers[start]):
             (start,) = makers[start].inputs
-        if unknown := {start, end} - known:
+        if not known.issuperset({start, end}):
             raise NoVerdictError(
-                f"a clip acts at {min(unknown)!r}, which is not a separate value of the program"
+                f"backpropagation clipping: {next(iter(layer.names))!r} is trained where the file "
+                "has no value of its own to clip, as within nn.LSTM, nn.GRU and nn.RNN; freeze it, "
+                "or use another mechanism"
             )
         reads, receives = layer.input_radius(settings), settings.cotangent_radius(layer.names)
         yield ClippedLayer(start, end, reads, receives)

@@ -158,7 +158,10 @@ class _Replacing:
             case _ if is_parametrized(part) or renewed(part):
                 return part, _made_plain(part)
             case nn.EmbeddingBag(padding_idx=None, max_norm=None):
-                return EmbeddingPool(part), "the same for ids [examples, count], without a loop"
+                table = nn.Embedding(*part.weight.shape)
+                table.weight = part.weight
+                pooled = nn.Sequential(table, Pool(part.mode))
+                return pooled, "the same for ids [examples, count], without a loop"
             case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
                 return part, ""
             case _DropoutNd():
@@ -252,17 +255,15 @@ def _undropped(part: nn.Module) -> str:
     return "dropout that it draws itself set to 0" if drawn else ""
 
 
-class EmbeddingPool(nn.Embedding):
-    """What nn.EmbeddingBag computes for ids [examples, count], in operators that files can hold."""
+class Pool(nn.Module):
+    """The mean, the sum or the largest entries of the rows of each example."""
 
-    def __init__(self, bag: nn.EmbeddingBag) -> None:
-        """bag: the layer whose table and mode to use."""
-        super().__init__(bag.num_embeddings, bag.embedding_dim, _weight=bag.weight)
-        self.weight, self.mode = bag.weight, bag.mode
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the mean, the sum or the largest entries of the rows of each example."""
-        rows = super().forward(ids)
+    def forward(self, rows: Tensor) -> Tensor:
+        """Combine rows [examples, count, width]."""
         if self.mode == "max":
             return rows.amax(1)
         return rows.mean(1) if self.mode == "mean" else rows.sum(1)

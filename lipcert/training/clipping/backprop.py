@@ -132,7 +132,7 @@ class _After:
                 f"backpropagation clipping: the layer {self.layer!r} ({type(module).__name__}) "
                 f"returns {type(output).__name__}, not one tensor"
             )
-        return lowered(self.clip, [output], {})
+        return lowered(self.clip, [output], {}).clone()  # code behind may write into it
 
 
 def _layers(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...], bool]]:

@@ -295,18 +295,20 @@ def _restore(modes: Mapping[nn.Module, bool]) -> None:
 def _keeping_input(kept: list[Tensor]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
     def keep(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         del module
-        kept.extend(item.detach() for item in arguments[:1] if isinstance(item, Tensor))
+        kept.extend(item.detach().clone() for item in arguments[:1] if isinstance(item, Tensor))
 
     return keep
 
 
 def _keeping_output(
     name: str, outputs: dict[str, Tensor]
-) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
-    def keep(module: nn.Module, arguments: tuple[Any, ...], output: object) -> None:
+) -> Callable[[nn.Module, tuple[Any, ...], object], Tensor | None]:
+    def keep(module: nn.Module, arguments: tuple[Any, ...], output: object) -> Tensor | None:
         del module, arguments
-        if isinstance(output, Tensor):
-            outputs[name] = output
+        if not isinstance(output, Tensor):
+            return None
+        outputs[name] = output
+        return output.clone()  # code behind may write into it
 
     return keep
 

@@ -151,8 +151,10 @@ def graph_of(live: nn.Module) -> Graph:
     return chain((4,), dense(live, "first"), Activation("relu"), dense(live, "second"))
 
 
-def test_a_module_made_by_hand() -> None:
+@pytest.mark.parametrize("relu", [Tensor.relu, Tensor.relu_])
+def test_a_module_made_by_hand(relu: Callable[[Tensor], Tensor]) -> None:
     live = Two()
+    live.call = lambda own, x: own.second(relu(own.first(x)))
     clipped, matches, handles = installed(graph_of(live), live)
     assert len(handles) == 4
     live.train()
