@@ -13,6 +13,8 @@ import numpy as np
 import onnxruntime as ort
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.agreement import Domain, check_agreement
 from lipcert.importer.model import Reading, stored_model
@@ -802,11 +804,13 @@ def outcome(proto: ModelProto, folder: Path) -> str:
     path.write_bytes(proto.SerializeToString())
     output = proto.graph.output[0].name
     try:
-        check_agreement(Reading.of(path, output), stored_model(path)[1], path.parent, Domain())
+        model, file = stored_model(path)
+        reading = Reading(model, lower(model, output), (output,))
+        check_agreement(reading, file, path.parent, Domain())
+    except Unsupported:
+        return "refused"
     except UnsupportedModelError as error:
         (found,) = error.refusals
-        if found.code == "LC028":
-            return "refused"
         return "undefined" if found.reason.endswith("finite numbers") else found.reason
     return ""
 
