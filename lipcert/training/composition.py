@@ -104,9 +104,8 @@ def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether the tensor is one piece of main memory whose bits determine its entries."""
-    if not tensor.is_cpu or tensor.dtype not in _PLAIN or tensor.is_neg():
-        return False
-    return tensor.is_contiguous() or is_channels_last(tensor)
+    is_known = tensor.is_cpu and tensor.dtype in _PLAIN and not tensor.is_neg()
+    return is_known and (tensor.is_contiguous() or is_channels_last(tensor))
 
 
 def _are_here(tensors: Sequence[Tensor]) -> bool:

@@ -166,8 +166,7 @@ def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mappi
     if not total.requires_grad:
         return {}
     found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
-    pairs = zip(trained, found, strict=True)
-    return {name: gradient for name, gradient in pairs if gradient is not None}
+    return {name: own for name, own in zip(trained, found, strict=True) if own is not None}
 
 
 def _classes(loss: Loss, output_shape: Shape) -> int | None:

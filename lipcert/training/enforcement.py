@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.core.arithmetic import add_up, multiply_up
+from lipcert.core.kinds import Sort
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import LipCertError, UsageError
 from lipcert.graph.ir import Graph
@@ -160,11 +161,12 @@ def enforced(
 
 def _forward(network: TrainedNetwork, graph: Graph) -> Callable[[Tensor], Tensor] | None:
     """Return a pass of the graph with channels last, if it is faster so and reads the parameters
-    themselves, by which autograd differentiates it."""
+    themselves, by which autograd differentiates it. Sorted groups of channels would be slower."""
     with suppress(LipCertError), torch.enable_grad():  # not of tensors of several types, say
         shared, of_one = LiveNetwork.of(graph, network.tensors()), network.is_of_one_tensor
         known = shared.present()
-        is_faster = prefers_channels_last(graph, known.dtype, known.device)
+        sorts = any(isinstance(node.op, Sort) for node in graph.nodes)
+        is_faster = not sorts and prefers_channels_last(graph, known.dtype, known.device)
         if is_faster and shared.is_shared and of_one:
             own = {**known.parameters, **network.leaves()}
             live = LoweredNetwork.sharing(graph, own, next(iter(known.parameters.values())))

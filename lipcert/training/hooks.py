@@ -108,8 +108,8 @@ class Shorter:
         self._quiet = self._quiet + 1 if is_still else 0
         if self._quiet < 2:  # while it stays still, it has the hooks that it has by then
             self._watched = self._is_watched()
-        is_known = self._quiet > 1 and not (self._watched or torch.compiler.is_compiling())
-        self._expected = x if is_known else None
+        is_seen = self._quiet < 2 or self._watched or torch.compiler.is_compiling()
+        self._expected = None if is_seen else x
 
     def remove(self) -> None:
         """Restore the module's own forward pass."""
