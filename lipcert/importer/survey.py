@@ -27,11 +27,11 @@ _Reason = tuple[str, str, str]
 """Code, reason and remedy of a refusal."""
 _JUMPS: Final = "the output jumps, so no Lipschitz bound exists"
 _TRAINING: Final = ("LC011", "this is part of a training step", "export for inference")
-_DISCRETE: Final = (
-    "LC005",
-    _JUMPS,
-    "export the network before quantisation or without its discrete head",
+_SMOOTH: Final = (
+    "export the network before quantisation or without its discrete head, or name a value before: "
+    "--output"
 )
+_DISCRETE: Final = ("LC005", _JUMPS, _SMOOTH)
 _RANDOM: Final = ("LC003", "random numbers: the output is not a function of the input", "")
 _CONTROL: Final = (
     "LC004",
@@ -162,12 +162,11 @@ def _of_tensor(tensor: Tensor, where: str) -> Iterator[Refusal]:
 _SHAPES: Final = frozenset({"Shape", "Size"})
 _STATIC: Final = (
     "export with axis 0 for the batch and fixed sizes for all other axes; in a Resize, give scales,"
-    " not sizes"
+    " not sizes; in skl2onnx, FloatTensorType([None, features])"
 )
 _WELL: Final = "re-export the model; its nodes are not valid ONNX"
 _STATED: Final = "export it again, or drop the stated shapes (graph.value_info, graph.output)"
 _PLAIN: Final = "write the layer in plain operators, or report the file"
-_SMOOTH: Final = "export the network before quantisation or without its discrete head"
 _REPAIR: Final = (
     "−∞ may only mask the scores of softmax(scores + mask)·values, where it has to let every query"
     " see a token, such as itself; compute what depends on no input (distances of tokens in T5,"

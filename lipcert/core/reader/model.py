@@ -93,9 +93,14 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
         nodes, initializers = resolved(proto, nodes, initializers, folder)
     given = {*initializers, *(item.name for item in declared)}
     check_order(nodes, given, outputs)
+    inputs = tuple(item for item in declared if item.name not in initializers)
+    if any(isinstance(size, str) for item in inputs for size in (item.dims or ())[1:]):
+        from lipcert.core.reader.scores import with_width  # noqa: PLC0415  for such models only
+
+        inputs = tuple(with_width(item, nodes, initializers) for item in inputs)
     return Model(
         opset=operator_sets(proto),
-        inputs=tuple(item for item in declared if item.name not in initializers),
+        inputs=inputs,
         initializers=initializers,
         overridable=tuple(item.name for item in declared if item.name in initializers),
         nodes=nodes,

@@ -10,6 +10,8 @@ Coefficients and intercepts become initializers, and so parameters like any othe
 Scaler become constants. The input of the Sigmoid or Softmax with output NAME is called NAME.scores;
 where it consists of −s and s, s is called NAME.score. A LinearClassifier keeps its output of
 labels, which jump. A node that is not understood in every detail stays as it is.
+
+These converters often leave the width of the input open: `with_width` finds it in the file.
 """
 
 import math
@@ -19,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lipcert.core.reader.records import Attribute, Node, Tensor
+from lipcert.core.reader.records import Attribute, Input, Node, Tensor
 
 _FLOAT: Final = 1
 """The number of float32 in the attribute `to` of a Cast."""
@@ -34,6 +36,31 @@ _KINDS: Final = {
 """The attributes that are understood, by kind."""
 _AFTER: Final = {b"NONE": "", b"LOGISTIC": "Sigmoid", b"SOFTMAX": "Softmax"}
 """The operator for each supported post_transform; the others are not defined everywhere."""
+
+_KEEPING: Final = frozenset({"Add", "Cast", "Div", "Identity", "LpNormalization", "Mul", "Sub"})
+"""Operators whose outputs are as wide as their input."""
+
+
+def with_width(source: Input, nodes: Iterable[Node], initializers: Mapping[str, Tensor]) -> Input:
+    """Return the input; if its width is open, with that of the first matrix that multiplies it.
+
+    The reading describes examples of this width, and no others. If the file does not fit them, a
+    later step refuses it; so no bound rests on the choice.
+    """
+    first, *rest = source.dims or ("",)
+    if len(rest) != 1 or isinstance(rest[0], int):
+        return source
+    wide = {source.name}
+    for node in nodes:
+        if wide.isdisjoint(node.inputs):
+            continue
+        if node.op_type in _KEEPING:
+            wide.update(node.outputs)
+        elif node.op_type in {"Gemm", "MatMul"} and node.inputs[1] in initializers:
+            dims = initializers[node.inputs[1]].dims
+            turned = "transB" in node.attributes and bool(node.attributes["transB"].value)
+            return replace(source, dims=(first, dims[-1 if turned else 0])) if dims else source
+    return source
 
 
 def score_names(result: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from lipcert.analysis.pipeline import analyze
 from lipcert.core.check import Choices, check
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import Verdict
-from lipcert.errors import UnsupportedModelError
+from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
 from tests.core.lower.cases import agrees, kinds, model, node, program
@@ -97,6 +97,30 @@ def test_agrees_with_onnxruntime(name):
     found = agrees(graph(nodes))
     counted = {"Dense", "Softmax", "sigmoid", "softplus", "DivideByNorm", "ReduceNorm", "Divide"}
     assert [kind for kind in kinds(found) if kind in counted] == steps.split()
+
+
+OPEN = {
+    "classes": [ml("Scaler", "x", "s", offset=[1.0], scale=[2.0]),
+                ml("LinearRegressor", "s", coefficients=ROW)],
+    "an mlp": [node("Cast", "x", "c", to=1), node("MatMul", "c w", "y")],
+    "turned": [node("Mul", "x a", "m"), node("Gemm", "m wt", "y", transB=1)],
+    "two": [node("MatMul", "x w", "h"), node("MatMul", "x wt", "g"), node("Add", "h g", "y")],
+    "a sum": [node("ReduceMean", "x", "y", axes=[1])],
+    "unstored": [node("Transpose", "x", "t", perm=[1, 0]), node("MatMul", "x t", "y")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_an_open_width_is_that_of_the_first_matrix(name, tmp_path):
+    proto = model(OPEN[name], ["N", "W"], {"w": WIDE.T, "wt": WIDE, "a": ROW})
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    if name in {"classes", "an mlp", "turned"}:
+        found = load_model(saved(proto, tmp_path))
+        assert found.graph.input_shape == (4,)
+        assert found.verification.max_difference < 1e-5
+    else:
+        with pytest.raises((ModelFileError, UnsupportedModelError), match=r"LC0(07|08|16)"):
+            load_model(saved(proto, tmp_path))
 
 
 def test_whole_numbers_are_scored(tmp_path):
