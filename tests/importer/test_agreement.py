@@ -234,6 +234,27 @@ def test_rounding_of_what_cancels_is_no_difference(tmp_path):
     assert load_model(path, trusted=True, input_box=(at, at)).verification.examples == 3
 
 
+@pytest.mark.parametrize("change", [0.0, 3e-6, -1e-4])
+def test_of_constants_that_cancel_only_rounding_is_left(change, tmp_path):
+    """As DoRA begins: x·(g/‖W‖ − 1), of which g = ‖W‖ leaves nothing."""
+    rows = RNG.standard_normal((8, 40)).astype(np.float32)
+    lengths = np.linalg.norm(rows, axis=1)
+    nodes = [
+        node("ReduceL2", "w", "n", axes=[1], keepdims=0),
+        node("Div", "g n", "r"),
+        node("Sub", "r one", "s"),
+        node("Mul", "x s", "m"),
+        node("Add", "m x"),
+    ]
+    path = saved(tmp_path, nodes, ["N", 8], {"w": rows, "g": lengths, "one": 1.0})
+    right = reading(path)
+    assert disagreement(right, path, UNIT) is None
+    at = {"g": replace(found := right.model.initializers["g"], content=(
+        found.values() * (1.0 + change)).astype("<f4").tobytes())}  # fmt: skip
+    other = replace(right, program=right.at(at).program)
+    assert (disagreement(other, path, UNIT) is None) == (change == 0.0)
+
+
 def test_a_file_that_the_core_does_not_read_is_refused(tmp_path, monkeypatch):
     def unread(model, output):
         raise Unsupported(f"no rule for {output!r} of {model.sha256[:4]}")
