@@ -1,4 +1,4 @@
-"""Verbs that read what others wrote: compare, report, and trace for recorded runs."""
+"""Verbs that read no network: compare, report, trace and config."""
 
 import math
 from pathlib import Path
@@ -6,9 +6,13 @@ from pathlib import Path
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.options import output_options
-from lipcert.cli.output import Output
+from lipcert.cli.options import chosen_settings, knob_options, output_options
+from lipcert.cli.output import Output, write
+from lipcert.cli.sources import EffectiveSettings
 from lipcert.errors import ExitCode, UsageError
+from lipcert.report.json import dump
+from lipcert.settings.written import plain
+from lipcert.text.safe import safe
 
 _FOLDER = click.argument("folder", metavar="DIR", type=paths.FILE)
 
@@ -141,3 +145,58 @@ def redact_trace(folder: Path, out: Path, keep_weights: bool, result: Output) ->
     found = verify(out)
     result.show(redaction_document, str(out), found, json=redaction_json)
     return ExitCode.NEGATIVE if found.faults else ExitCode.HOLDS
+
+
+@click.group("config")
+def config() -> None:
+    """Settings: command line, LIPCERT_* environment, TOML file, defaults."""
+
+
+@config.command("show")
+@knob_options
+@output_options("text", "json", file=False)
+@click.pass_context
+def show(context: click.Context, /, result: Output, **_: object) -> ExitCode:
+    """Print the effective value of every setting and where it comes from."""
+    effective = chosen_settings(context)
+    write(_as_json(effective) if result.format == "json" else _as_text(effective))
+    return ExitCode.HOLDS
+
+
+def _as_text(effective: EffectiveSettings) -> str:
+    lines = [
+        f"{key:<18}{_value_text(_value(effective, key)):<24}  {safe(origin)}"
+        for key, origin in effective.origins.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(effective: EffectiveSettings) -> str:
+    return dump(
+        {
+            "schema": "lipcert.config/1",
+            "settings": {
+                key: {"value": _value(effective, key), "source": origin}
+                for key, origin in effective.origins.items()
+            },
+        }
+    )
+
+
+def _value(effective: EffectiveSettings, key: str) -> object:
+    name = key.replace("-", "_")
+    return plain(name, getattr(effective.settings, name))
+
+
+def _value_text(value: object) -> str:
+    match value:
+        case None:
+            return "not given"
+        case []:
+            return "none"
+        case list():
+            return " ".join(safe(str(item)) for item in value)
+        case dict():
+            return safe(", ".join(f"{name}={item}" for name, item in value.items())) or "none"
+        case _:
+            return safe(str(value))

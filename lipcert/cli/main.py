@@ -35,7 +35,7 @@ _VERBS: Final = {
     "audit": "audit",
     "privacy": "privacy",
     "explain": "network",
-    "config": "options",
+    "config": "documents",
 }
 """Verb → the module with the command of its name."""
 

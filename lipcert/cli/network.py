@@ -315,7 +315,6 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
     from lipcert.analysis.bounded import bounded
     from lipcert.analysis.reasons import bound_report
     from lipcert.importer.load import load_under
-    from lipcert.process.progress import ProgressReport
     from lipcert.report.reasons import bound_document, bound_json
     from lipcert.report.sources import page_of
 

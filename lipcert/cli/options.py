@@ -1,7 +1,6 @@
 """Options shared by the verbs: settings, gates, examples, and how results are written.
 
 click's parse of the command line becomes typed records, so that a verb takes only its own options.
-The verb `config` shows the settings.
 """
 
 from __future__ import annotations
@@ -17,15 +16,11 @@ import click
 from click.core import ParameterSource
 
 from lipcert.cli import paths
-from lipcert.cli.output import Output, parse_report, write
+from lipcert.cli.output import Output, parse_report
 from lipcert.cli.sources import KNOBS, EffectiveSettings, Knob, effective_settings, find_file
-from lipcert.errors import ExitCode
-from lipcert.report.json import dump
 from lipcert.settings.gates import GATES, Gates
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import missing
-from lipcert.settings.written import plain
-from lipcert.text.safe import safe
 
 if TYPE_CHECKING:
     from lipcert.gradient_stats.examples import Examples
@@ -249,58 +244,3 @@ def some_examples(words: Mapping[str, Any], model: ImportedModel) -> Examples | 
         return None
     columns = Columns.of(words["data_x"], words["data_y"], model.graph.arrays)
     return open_data(where, model.graph.input_shape, columns).some()
-
-
-@click.group("config")
-def config() -> None:
-    """Settings: command line, LIPCERT_* environment, TOML file, defaults."""
-
-
-@config.command("show")
-@knob_options
-@output_options("text", "json", file=False)
-@click.pass_context
-def show(context: click.Context, /, result: Output, **_: object) -> ExitCode:
-    """Print the effective value of every setting and where it comes from."""
-    effective = chosen_settings(context)
-    write(_as_json(effective) if result.format == "json" else _as_text(effective))
-    return ExitCode.HOLDS
-
-
-def _as_text(effective: EffectiveSettings) -> str:
-    lines = [
-        f"{key:<18}{_value_text(_value(effective, key)):<24}  {safe(origin)}"
-        for key, origin in effective.origins.items()
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _as_json(effective: EffectiveSettings) -> str:
-    return dump(
-        {
-            "schema": "lipcert.config/1",
-            "settings": {
-                key: {"value": _value(effective, key), "source": origin}
-                for key, origin in effective.origins.items()
-            },
-        }
-    )
-
-
-def _value(effective: EffectiveSettings, key: str) -> object:
-    name = key.replace("-", "_")
-    return plain(name, getattr(effective.settings, name))
-
-
-def _value_text(value: object) -> str:
-    match value:
-        case None:
-            return "not given"
-        case []:
-            return "none"
-        case list():
-            return " ".join(safe(str(item)) for item in value)
-        case dict():
-            return safe(", ".join(f"{name}={item}" for name, item in value.items())) or "none"
-        case _:
-            return safe(str(value))

@@ -1,9 +1,9 @@
 """What the importer returns: readings, imported models, and outlines of refused files.
 
 A `Reading` is the model in a file and the program that the core reads in it; bounds are of that
-program. An `ImportedModel` is the result of an import. An
-`Outline` lists facts about a refused file that need no understanding of its operators; it is made
-in a child process, which returns only plain text.
+program. An `ImportedModel` is the result of an import. An `Outline` lists facts about a refused
+file that need no understanding of its operators; it is made in a child process, which returns only
+plain text.
 """
 
 from __future__ import annotations

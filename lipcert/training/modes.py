@@ -192,12 +192,12 @@ class DropoutMasks:
         )
 
     def drawn(self) -> Sequence[tuple[nn.Module, Tensor]]:
-        """Return each part with its mask, in the order of use.  # mask: [examples, …]"""
+        """Return each part with its mask, [rows of all examples, …], in the order of use."""
         return tuple(self._drawn)
 
     @contextmanager
     def again(self, parts: Sequence[nn.Module], masks: Sequence[Tensor]) -> Iterator[None]:
-        """Apply these masks to the evaluation of one example.  # mask: [rows of the example, …]"""
+        """Apply these masks, each [rows of the example, …], to the evaluation of one example."""
         self._again = deque(zip(parts, masks, strict=True))
         try:
             with at_rest(self._module):

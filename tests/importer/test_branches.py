@@ -1,4 +1,4 @@
-"""What no output depends on refuses nothing: dead nodes, and branches that are not taken."""
+"""What no output depends on refuses nothing: dead nodes, branches and functions out of use."""
 
 import numpy as np
 import pytest
@@ -256,9 +256,6 @@ def test_a_certificate_of_such_a_file_is_valid(tmp_path):
     assert check(issued.data, path, Choices()).verdict.name == "CONDITIONAL"
 
 
-node_of_functions = helper.make_node
-
-
 def test_an_unused_function_bomb_is_harmless(tmp_path):
     """What is never called is never expanded, nor counted."""
     proto = functions({f"f{i}": [f"f{i + 1}"] * 2 for i in range(31)} | {"f31": ["Relu"]})
@@ -268,18 +265,16 @@ def test_an_unused_function_bomb_is_harmless(tmp_path):
 
 def test_many_outputs_are_sorted_out_in_one_pass(tmp_path):
     names = [f"y{i}" for i in range(2000)]
-    nodes = [
-        node_of_functions("Relu", [a], [b]) for a, b in zip(["x", *names], names, strict=False)
-    ]
+    nodes = [node("Relu", [a], [b]) for a, b in zip(["x", *names], names, strict=False)]
     imported = load_model(saved(model(nodes, ("N", 2), outputs=names), tmp_path))
     assert imported.graph.output_name == "y1999"
 
 
 def test_a_function_that_reads_what_a_call_leaves_out_is_refused(tmp_path):
     """An output that nobody asks for, computed from an input that nobody gives."""
-    body = [node_of_functions("Relu", ["a"], ["o"]), node_of_functions("Dropout", ["b"], ["u"])]
+    body = [node("Relu", ["a"], ["o"]), node("Dropout", ["b"], ["u"])]
     imports = [helper.make_opsetid("", 17)]
-    proto = model([node_of_functions("pair", ["x", ""], ["y", ""], domain="f")], ("N", 4))
+    proto = model([node("pair", ["x", ""], ["y", ""], domain="f")], ("N", 4))
     proto.opset_import.append(helper.make_opsetid("f", 1))
     function = helper.make_function("f", "pair", ["a", "b"], ["o", "u"], body, imports)
     proto.functions.append(function)

@@ -10,7 +10,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.values import Data, Value, check_size
 from lipcert.core.program import Op, Shape
-from lipcert.core.window_kinds import AveragePool, MaxPool, Window
+from lipcert.core.window_kinds import AveragePool, LpPool, MaxPool, Window
 
 
 def pool(call: Call) -> Value:
@@ -31,8 +31,6 @@ def pool(call: Call) -> Value:
                 counts = False
             op = AveragePool(window, counts)
         case _:
-            from lipcert.core.window_kinds import LpPool  # noqa: PLC0415  for these only
-
             op = LpPool(window, norm_order(call))
     return call.step(op, value, shape=(*value.shape[:2], *window.outputs), place=value.place)
 
