@@ -111,7 +111,8 @@ def _require_settings(job: Job) -> None:
 def _data(job: Job, graph: Graph, examples: object) -> DataSet | None:
     if job.data is None:
         return None
-    columns = Columns.of(job.data_x, job.data_y, graph.arrays)
+    outputs = [head.name for head in graph.heads]
+    columns = Columns.of(job.data_x, job.data_y, graph.arrays, outputs)
     where = job.data if examples is None else examples
     return open_data(where, graph.input_shape, columns, job.data)
 

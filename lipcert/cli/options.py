@@ -242,5 +242,6 @@ def some_examples(words: Mapping[str, Any], model: ImportedModel) -> Examples | 
     where = words["data"]
     if where is None:
         return None
-    columns = Columns.of(words["data_x"], words["data_y"], model.graph.arrays)
+    outputs = [head.name for head in model.graph.heads]
+    columns = Columns.of(words["data_x"], words["data_y"], model.graph.arrays, outputs)
     return open_data(where, model.graph.input_shape, columns).some()

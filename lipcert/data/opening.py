@@ -256,7 +256,7 @@ def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:
     by arrays whose first axis counts the examples.
     """
     if isinstance(item, Mapping):
-        if columns.y is None:
+        if columns.y is None and not columns.own_labels(item):
             raise NoVerdictError(
                 f"{name} gives the labels {', '.join(map(repr, item))} by name: list them with "
                 "--data-y in the order of the outputs that have a loss"

@@ -44,25 +44,31 @@ class Columns:
 
     Several names of x are arrays, one for each of several inputs of the network. Several names of y
     are the labels of several outputs, in the order of their losses. inputs: names and shapes of
-    several inputs, in the order of the network.
+    several inputs, in the order of the network. outputs: names of several outputs, in the order of
+    their losses, and so of their labels if nothing else is said.
     """
 
     x: tuple[str, ...] | None = None
     y: tuple[str, ...] | None = None
     inputs: tuple[tuple[str, Shape], ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, x: str | None, y: str | None, inputs: tuple[tuple[str, Shape], ...] = ()
+        cls,
+        x: str | None,
+        y: str | None,
+        inputs: tuple[tuple[str, Shape], ...] = (),
+        outputs: Sequence[str] = (),
     ) -> Columns:
-        """Parse options: names are separated by commas. inputs: as the field."""
+        """Parse options: names are separated by commas. inputs, outputs: as the fields."""
         of_x, of_y = (
             None if words is None else tuple(part.strip() for part in words.split(","))
             for words in (x, y)
         )
         if any("" in (found or ()) for found in (of_x, of_y)):
             raise UsageError("--data-x and --data-y: a name is empty")
-        return cls(of_x, of_y, inputs)
+        return cls(of_x, of_y, inputs, tuple(outputs))
 
     def one_x(self, there: Iterable[str], where: str) -> str:
         """Return the name of the inputs, if one array holds them."""
@@ -76,8 +82,13 @@ class Columns:
     def labels(self, there: Iterable[str], where: str) -> tuple[str, ...]:
         """Return the names of the labels, of one output or of several."""
         known = list(there)
-        given = self.y or (None,)
+        given = self.y or self.own_labels(known) or (None,)
         return tuple(_named(name, Y_NAMES, known, where, "--data-y") for name in given)
+
+    def own_labels(self, there: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the outputs if labels have them, and none another usual name."""
+        own, known = set(self.outputs), set(there)
+        return self.outputs if known.intersection(Y_NAMES) <= own <= known else ()
 
     def read_x(self, arrays: Mapping[str, Any], where: str) -> Any:
         """Return the inputs among named values: for several inputs, one for each."""

@@ -70,6 +70,20 @@ def test_labels_of_several_outputs_are_rows(form: str, tmp_path: Path) -> None:
         assert np.array_equal(source.take(np.array([5, 1]))[1], MATRIX[[5, 1]])
 
 
+@pytest.mark.parametrize("form", ["npz", "data set by names", "arrays by name"])
+def test_labels_named_after_outputs_have_their_order(form: str, tmp_path: Path) -> None:
+    outputs = Columns.of(None, None, (), ("cls", "reg"))
+    (block,) = open_source(FORMS[form][0](tmp_path), outputs).blocks()
+    assert np.array_equal(block[1], MATRIX)
+
+
+def test_a_usual_name_of_labels_comes_before_those_of_outputs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=X, cls=CLASSES, reg=NUMBERS, y=2.0 * MATRIX)
+    outputs = Columns.of(None, None, (), ("cls", "reg"))
+    (block,) = open_source(tmp_path / "data.npz", outputs).blocks()
+    assert np.array_equal(block[1], 2.0 * MATRIX)
+
+
 @pytest.mark.parametrize("form", ["data set by names", "arrays by name"])
 def test_an_order_is_never_guessed(form: str, tmp_path: Path) -> None:
     source = FORMS[form][0](tmp_path)
