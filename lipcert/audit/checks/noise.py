@@ -67,7 +67,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 from scipy.stats import beta, chi2, norm
 
 from lipcert.audit.checks.axes import Axes, regularity, varied
@@ -351,11 +351,8 @@ class CountedNoise:
         large, small = self.within
         for what, f in _FUNCTIONS.items():
             rising = np.cumsum(np.maximum(np.diff(f, prepend=f[0]), 0.0))
-            least, most = (
-                float(rising @ up + (f - rising) @ down) / self.entries
-                for up, down in ((small, large), (large, small))
-            )
-            for mean, upper in ((least, True), (most, False)):
+            for up, down, upper in ((small, large, True), (large, small, False)):
+                mean = float(rising @ up + (f - rising) @ down) / self.entries
                 text = f"the noise is not Gaussian: its {what} is off by {mean:.3g} deviations"
                 chance = _log_mean(f, self.entries, mean, upper=upper)
                 yield ChanceTest(chance, text, numbers=(mean, 0.0), kind="shape")
@@ -384,7 +381,9 @@ def _log_mean(f: FloatArray, entries: int, mean: float, *, upper: bool) -> float
         return 0.0
 
     def log_moment(slope: float) -> float:
-        return entries * float(logsumexp(slope / root * f, b=_SHARES))
+        exponents = slope / root * f
+        most = float(exponents.max())
+        return entries * (most + math.log(_SHARES @ np.exp(exponents - most)))
 
     return log_chernoff(log_moment, root * mean, upper=upper)
 
