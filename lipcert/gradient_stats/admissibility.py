@@ -22,6 +22,7 @@ rest."""
 _ROUNDING: Final = 2.0**-52
 
 
+@np.errstate(over="ignore")
 def outside(
     x: npt.NDArray[Any], settings: Settings, inputs: Sequence[Part] = ()
 ) -> list[tuple[int, str]]:
@@ -51,8 +52,7 @@ def _type(x: npt.NDArray[Any], settings: Settings) -> np.dtype[Any]:
     Several inputs, ids among them, are joined in float64, whatever type each had.
     """
     if settings.input_parts and x.dtype == np.float64:
-        with np.errstate(over="ignore"):
-            single = x.astype(np.float32)
+        single = x.astype(np.float32)
         return single.dtype if np.array_equal(single, x) else x.dtype
     return x.dtype
 
@@ -151,8 +151,7 @@ def _stored_ends(box: tuple[float, float], dtype: np.dtype[Any]) -> tuple[float,
     """Return the box with its ends rounded to a type, where that is further out."""
     if dtype.kind != "f":
         return box
-    with np.errstate(over="ignore"):
-        low, high = np.asarray(box).astype(dtype).astype(np.float64).tolist()
+    low, high = np.asarray(box).astype(dtype).astype(np.float64).tolist()
     return min(box[0], low), max(box[1], high)
 
 

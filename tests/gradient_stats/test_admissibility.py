@@ -30,8 +30,8 @@ def test_scaling_to_the_radius_is_admissible_and_more_is_not(dtype: type, size: 
 
 def test_both_conditions_hold() -> None:
     settings = Settings(input_norm=1.0, input_box=(-1.0, 1.0))
-    x = np.array([[1.0, 0.0], [1.0, 1.0], [-1.5, 0.0], [0.6, 0.8]])
-    assert [index for index, _ in outside(x, settings)] == [1, 2]
+    x = np.array([[1.0, 0.0], [1.0, 1.0], [-1.5, 0.0], [0.6, 0.8], [1e200, 0.0]])
+    assert [index for index, _ in outside(x, settings)] == [1, 2, 4]
 
 
 def test_no_examples() -> None:
