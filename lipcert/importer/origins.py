@@ -62,8 +62,9 @@ _MADE: Final = re.compile("arange|full|ones|scalar_tensor(_default)?|sym_size_in
 """Calls that read no tensor, or only its sizes."""
 _ITEM: Final = re.compile("getitem")
 """One of several results of a call, for which no node is made."""
-_OF_SIZES: Final = frozenset({"operator.eq", "operator.floordiv", "operator.mod"})
-"""Calls that read sizes, such as the remainder of a batch size by another size."""
+_OF_SIZES: Final = re.compile(r"operator\.(?!getitem$)\w+")
+"""Calls of Python's operators, which torch.export notes for sizes alone: those of tensors are calls
+of torch. Of the arithmetic behind a size of −1 a shared whole number may be all that is left."""
 _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 """Operators that read vectors of normalizations and activations with further axes of size 1."""
 _LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
@@ -100,7 +101,7 @@ def unseen(
         if call_of(item.node) is None:
             found |= _computed(notes, item.tensors & floats.keys())
     for group in _groups(readers, floats):
-        if not group.tensors and group.call.name in _OF_SIZES:
+        if not group.tensors and _OF_SIZES.fullmatch(group.call.name):
             continue
         lost = [
             name for name in group.call.tensors if name not in known and _may_read(name, floats)

@@ -180,7 +180,15 @@ def test_what_is_taken_for_fixed_is_told_in_the_first_lines(tmp_path):
     assert inspection_of(imported).fixed == imported.graph.fixed
 
 
-@pytest.mark.parametrize(("target", "free"), [("operator.eq", True), ("aten.mul.Tensor", False)])
+@pytest.mark.parametrize(
+    ("target", "free"),
+    [
+        ("operator.eq", True),
+        ("operator.mul", True),
+        ("operator.getitem", False),
+        ("aten.mul.Tensor", False),
+    ],
+)
 def test_an_arithmetic_of_sizes_reads_no_tensor(tmp_path, target, free):
     """The exporter leaves out a remainder of the size of the batch, and notes where it is read."""
     nodes = [node("Gemm", ["x", "w", "b"], ["h"], transB=1), node("Identity", ["h"], ["y"])]

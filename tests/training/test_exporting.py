@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import lipcert
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.importer.load import load_model
 
 Example = Tensor | tuple[Tensor, ...]
 
@@ -261,3 +262,25 @@ def test_an_encoder_with_a_padding_mask(tmp_path: Path) -> None:
     with pytest.raises(NoVerdictError):
         lipcert.export(Branching(), torch.rand(2, 3), path)
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+class Patches(nn.Module):
+    """Attention's queries, keys and values, of patches whose number follows from a size of -1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.within, self.out = nn.LayerNorm(4), nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.reshape(-1, 4, 2, 4, 2).permute(0, 1, 3, 2, 4).reshape(-1, 16, 4)
+        queries, keys, values = self.within(self.norm(x)).chunk(3, -1)
+        out: Tensor = self.out((x + queries * keys * values).mean(1))
+        return out
+
+
+def test_numbers_that_no_training_has_changed_yet_are_those_of_parameters(tmp_path: Path) -> None:
+    """Scales of 1 and shifts of 0 would hide a call that a file lacks: one of sizes alone does."""
+    path = lipcert.export(Patches(), torch.rand(1, 1, 8, 8), tmp_path / "net.onnx")
+    found = load_model(path).graph.parameters
+    assert found.keys() == dict(Patches().named_parameters()).keys()
+    assert not any(item.folded for item in found.values())
