@@ -20,7 +20,7 @@ for every value of the masks holds for their mixture.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -71,19 +71,24 @@ def resting(module: nn.Module) -> frozenset[nn.Module]:
     )
 
 
+_PLAIN: Final = {"padding_idx": None, "sparse": False, "scale_grad_by_freq": False}
+
+
 class EvalMode:
     """Keeps parts of a module in evaluation mode, from now until `remove`.
 
-    Until then a trained table leaves out no row of padding: no file says which row that is, and the
-    noise of a run moves all of them.
+    Until then a trained table leaves out no row of padding, since no file says which row that is,
+    and the noise of a run moves all of them; and its gradient is dense, and not scaled by how often
+    a batch has a row.
     """
 
     def __init__(self, model: nn.Module) -> None:
         """model: the module, or a wrapper around it."""
-        self._padded: dict[nn.Embedding, int | None] = {}
+        self._tables: dict[nn.Embedding, Mapping[str, object]] = {}
         for part in model.modules():
             if isinstance(part, nn.Embedding) and part.weight.requires_grad:
-                self._padded[part], part.padding_idx = part.padding_idx, None
+                self._tables[part] = {name: getattr(part, name) for name in _PLAIN}
+                vars(part).update(_PLAIN)
         self.parts = resting(unwrapped(model))
         self._handles: list[RemovableHandle] = []
         below = {child for part in self.parts for child in part.children()}
@@ -93,8 +98,8 @@ class EvalMode:
 
     def remove(self) -> None:
         """Let the parts have the mode that they are put in again, and tables leave out rows."""
-        for table, row in self._padded.items():
-            table.padding_idx = row
+        for table, own in self._tables.items():
+            vars(table).update(own)
         _put_to_rest(self.parts)
         for handle in self._handles:
             handle.remove()

@@ -153,15 +153,14 @@ class _Replacing:
                 return self._group_norm(part)
             case _InstanceNorm() if part.track_running_stats:
                 return _untracked(part)
-            case _ if is_still and is_at_rest:
-                return part, ""
             case _ if is_parametrized(part) or renewed(part):
                 return part, _made_plain(part)
+            case _ if is_still and is_at_rest:
+                return part, ""
             case nn.EmbeddingBag(padding_idx=None, max_norm=None):
                 table = nn.Embedding(*part.weight.shape)
                 table.weight = part.weight
-                pooled = nn.Sequential(table, Pool(part.mode))
-                return pooled, "the same for ids [examples, count], without a loop"
+                return nn.Sequential(table, Pool(part.mode)), "the same for ids [examples, count]"
             case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
                 return part, ""
             case _DropoutNd():
@@ -265,29 +264,29 @@ class Pool(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Combine rows [examples, count, width]."""
         if self.mode == "max":
-            return rows.amax(1)
+            return rows.max(1).values  # of equal entries one, as in torch's bag and in files
         return rows.mean(1) if self.mode == "mean" else rows.sum(1)
 
 
-def _made_plain(part: nn.Module) -> str:
-    """Make every weight that a part computes from others a parameter, with its present numbers."""
-    names = renewed(part)
+def _made_plain(part: Any) -> str:
+    """Make every weight that a part computes from others a parameter, with its present numbers,
+    which is trained if one of the others was."""
+    names, before = renewed(part), dict(part.named_parameters())
     for name in names:
         is_weight_norm = f"{name}_g" in part._parameters
         (remove_weight_norm if is_weight_norm else remove_spectral_norm)(part, name)
     if is_parametrized(part):
-        lists: Any = part.parametrizations
-        plain = {
-            name: nn.Parameter(getattr(part, name).detach().clone(), item.requires_grad)
-            for name, of in lists.items()
-            for item in list(of.parameters())[:1]
-        }
+        plain = {name: getattr(part, name).detach().clone() for name in part.parametrizations}
         del part.parametrizations
         part.__class__ = type(part).__bases__[0]  # the given module keeps the class with properties
-        for name, parameter in plain.items():
-            part.register_parameter(name, parameter)
+        for name, numbers in plain.items():
+            part.register_parameter(name, nn.Parameter(numbers))
         names += plain
-    return f"{', '.join(names)}: trained itself, and no longer computed from other weights"
+    gone = before.keys() - dict(part.named_parameters()).keys()
+    for name in names:
+        part._parameters[name].requires_grad_(any(before[other].requires_grad for other in gone))
+    part._load_state_dict_pre_hooks.clear()  # which torch leaves there, to look for the others
+    return f"{', '.join(names)}: no longer computed from other weights"
 
 
 def _untracked(part: Any) -> tuple[nn.Module, str]:

@@ -32,11 +32,12 @@ MECHANISMS = {
 
 
 class Bag(nn.Module):
-    """The mean of embedded tokens, and two layers; torch gives the row of padding no gradient."""
+    """The mean of embedded tokens, and two layers; torch gives the row of padding no gradient, and
+    others a sparse one by how often they are read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(ROWS, 6, padding_idx=0)
+        self.tokens = nn.Embedding(ROWS, 6, 0, scale_grad_by_freq=True, sparse=True)
         self.hidden = nn.Linear(6, 5)
         self.head = nn.Linear(5, CLASSES)
 

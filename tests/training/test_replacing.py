@@ -137,8 +137,20 @@ def test_weights_that_are_computed_become_plain_ones(computed: Callable[..., nn.
     found = make_trainable(network, CLIP)
     assert dict(found.module[0].named_parameters()).keys() == {"weight", "bias"}
     assert torch.allclose(found.module.eval()(x), network.eval()(x), rtol=1e-4)
+    found.module.load_state_dict(found.module.state_dict())
     with private_run(mechanism=CLIP, network=found.module.train) as private:
         train(private)
+    network[0].requires_grad_(False).eval()
+    still = make_trainable(network, CLIP).module
+    assert [p.requires_grad for p in still.parameters()] == [False, False, True, True]
+    with private_run(mechanism=CLIP, network=still.train) as private:
+        train(private)
+
+
+def test_a_weight_of_which_a_part_is_trained_is_trained() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 8))
+    layer.parametrizations.weight.original0.requires_grad_(False)
+    assert make_trainable(layer, CLIP).module.weight.requires_grad
 
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "max"])
