@@ -13,8 +13,8 @@ the nodes that the output is computed from, these show that a layer was exported
 
 * nodes BatchNormalization (frozen statistics, where training uses those of the batch) and
   Dropout (the identity, where training drops entries at random);
-* nodes that came from such a layer: torch notes the classes and the calls, other exporters keep
-  its name in that of the node;
+* nodes that came from such a layer: torch notes the classes and the calls, an optimiser that it
+  folded the layer, other exporters keep its name in that of the node;
 * nodes that read running statistics.
 
 A layer of which no node is left is not found: a batch normalization folded into a convolution
@@ -194,7 +194,7 @@ class Provenance:
     def is_folded(self, node: Node, missing: frozenset[str]) -> bool:
         """Whether the tensors that a node reads were mixed with others."""
         fused = any("Fuse" in rule and not _HARMLESS.match(rule) for rule in rules_of(node))
-        return bool(missing.intersection(self.mentioned(node))) or (self.signed and fused)
+        return fused or bool(missing.intersection(self.mentioned(node)))
 
 
 def read_provenance(model: Model) -> Provenance:
@@ -286,7 +286,8 @@ def _layer(node: Node) -> EvalLayer | None:
     module, word = _innermost_module(node)
     own_word = label(node).rpartition("/")[2] if not module else ""
     call = call_of(node)
-    noted = _kind(word) or _kind(call.name if call else "") or _kind(own_word)
+    words = (word, call.name if call else "", own_word, *rules_of(node))
+    noted = next(filter(None, map(_kind, words)), "")
     kind = node.op_type if is_layer else noted or (_BATCH_NORM if owner else "")
     name = module or owner or label(node)
     return EvalLayer(kind, name, label(node) if is_layer else "") if kind else None

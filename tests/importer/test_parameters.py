@@ -417,3 +417,17 @@ def test_a_recurrent_start_from_zero_keeps_the_parameters(tmp_path):
     proto = model([zero, *nodes], ("N", 2), {**tensors, "u": weights(2, 3)})
     graph = load_model(saved(proto, tmp_path), trusted=True).graph
     assert {name for name, item in graph.parameters.items() if not item.folded} == {"w", "b", "u"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "folded"), [("FuseBatchNormIntoGemm", True), ("FuseSuccessiveCast", False)]
+)
+def test_a_note_of_a_folded_layer_holds_without_a_signature(rule, folded, tmp_path):
+    """torch.onnx.export(opset_version=17) converts the file, and of its notes this one is left."""
+    nodes = [helper.make_node("Gemm", ["x", "f.0.weight"], ["y"], transB=1)]
+    proto = model(nodes, ("N", 4), {"f.0.weight": weights(3, 4)})
+    proto.producer_name = "pytorch"
+    proto.graph.node[0].metadata_props.add(key="pkg.onnxscript.rewriter.rule_name", value=rule)
+    graph = load_model(saved(proto, tmp_path)).graph
+    assert graph.parameters["f.0.weight"].folded == folded
+    assert [layer.kind for layer in graph.eval_layers] == ["BatchNormalization"] * folded
