@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +16,7 @@ from lipcert.cli.options import gate_options, gates_of, option, output_options
 from lipcert.cli.output import CHECK_FORMATS, Output, write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.core.certificate import CertificateFileError, read_certificate_file
+from lipcert.core.ledger.premises import STATED
 from lipcert.core.main import EXIT_CODES, accepted_ids
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.settings.gates import (
@@ -31,6 +32,12 @@ from lipcert.settings.gates import (
 if TYPE_CHECKING:
     from lipcert.core.verdict import Report
     from lipcert.report.ci import CiReport
+
+_ASSUMPTIONS: Final = STATED.union(
+    ("A-EPSILON", "A-EVAL", "A-FROZEN", "A-NUMERIC", "A-PERSAMPLE", "A-POINT", "A-PROJ", "A-RNG")
+)
+"""All assumptions, each in the ledgers of some certificates."""
+_ISSUE: Final = "issue one with `lipcert certify MODEL.onnx -o NET.lipcert.json`"
 
 
 @click.command("check")
@@ -116,8 +123,14 @@ def check(
         data = read_certificate_file(certificate)
     except CertificateFileError as error:
         raise NoVerdictError(f"check: {error}") from error
-    limits = Limits(max_entries, max_seconds)
-    report = check(data, model, Choices(engine, accepted_ids(accepted), weights, limits))
+    ids, limits = accepted_ids(accepted), Limits(max_entries, max_seconds)
+    report = check(data, model, Choices(engine, ids, weights, limits))
+    declared = {item.id for item in report.assumptions}
+    if declared and (unknown := sorted(ids - declared - _ASSUMPTIONS)):
+        raise UsageError(
+            f"check: --accept-assumption {', '.join(unknown)}: unknown; the assumptions of this "
+            f"certificate are {', '.join(sorted(declared))}"
+        )
     results = _judged(gates, report, data) if gates.limits else ()
     result.show(None, report, certificate, results, ci=_ci, text=_text, json=_json)
     if worst_of(results) is GateOutcome.EXCEEDED:
@@ -170,12 +183,27 @@ def _json(report: Report, _: Path, results: tuple[GateResult, ...]) -> str:
     return dump({**found, "assumptions": rows, "promise": promise(report), **gates})
 
 
+def _other_than(data: bytes) -> str:
+    """Return what a file is that has no schema of certificates, and what to do."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return "" if data[:1] == b"{" else f"a file that is no JSON; {_ISSUE}"
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(schema, str):
+        return f"JSON without a schema of LipCert; {_ISSUE}"
+    is_own = schema.startswith("lipcert.certificate/")
+    return "" if is_own else f"a document of the schema {schema[:40]!a}; {_ISSUE}"
+
+
 def _text(report: Report, certificate: Path, results: tuple[GateResult, ...]) -> str:
     """Return the checker's report, with gates before the verdict, which stays the last line."""
-    del certificate
     from lipcert.core.text import report_text
 
     text = report_text(report)
+    if report.certificate is None and (found := _other_than(read_certificate_file(certificate))):
+        _, _, rest = text.partition("\n")
+        text = f"Invalid: not a certificate, but {found}.\n{rest}"
     if not results:
         return text
     from lipcert.report.ci import gate_sentence

@@ -122,6 +122,37 @@ def test_a_smaller_epsilon_is_invalid_in_ascii(file: Path) -> None:
     assert done.stdout.isascii()
 
 
+def test_an_assumption_of_no_certificate_is_a_mistake(file: Path) -> None:
+    words = ("check", file, "--model", MODEL, "--accept-assumption")
+    done = call(*words, declared("A-RNG") + ",A-RGN")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "A-RGN: unknown" in done.stderr
+    assert "A-PROJ, A-RNG, A-SAMPLING" in done.stderr
+    table = (ROOT / "docs" / "certificates.md").read_text(encoding="utf-8")
+    known = re.findall(r"^\| `(A-[A-Z-]+)`", table, re.MULTILINE)
+    assert set(declared().split(",")) < set(known)
+    assert call(*words, ",".join(known)).exit_code == 0  # one list for several certificates
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"hello", "a file that is no JSON"),
+        (MODEL.read_bytes(), "a file that is no JSON"),
+        (b'{"a": 1}', "JSON without a schema"),
+        (b"[1]", "JSON without a schema"),
+        (b'{"schema": "lipcert.analysis/1"}', "a document of the schema 'lipcert.analysis/1'"),
+        (b'{"schema": "lipcert.certificate/3"}', ""),
+    ],
+)
+def test_what_is_no_certificate_is_said_to_be_none(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "c.json").write_bytes(data)
+    done = call("check", tmp_path / "c.json", "--model", MODEL)
+    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
+    assert (f"Invalid: not a certificate, but {said}" in done.stdout) == bool(said)
+    assert ("lipcert certify" in done.stdout) == bool(said)
+
+
 @pytest.mark.parametrize(
     "words", [[], ["c.json"], ["--model", "m.onnx"], ["c.json", "--model", "m", "--engine", "gpu"]]
 )
