@@ -95,7 +95,7 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
         yield batch
     if not isinstance(batch, Batch):
         return
-    at = run.settled(batch.name)
+    at = run.replay_weights(batch.name)
     gradients = gradients_at(run, batch.name, decay)
     passes = passes_of(gradients, batch)
     parts = [part.contributions() for part in passes]

@@ -185,7 +185,7 @@ class _Seen:
         known."""
         scale = next((found for part in step.batches if (found := scale_of(run, part))), None)
         scale = scale or chosen.batch.scales[0][1]
-        if not run.settled(run.name(step)).admissible:
+        if not run.replay_weights(run.name(step)).admissible:
             return None
         noise, moved, stds = _noise(run, step)
         if not stds:

@@ -325,8 +325,8 @@ class Pass:
 
 
 def gradients_at(run: RecordedRun, name: str, decay: float) -> Gradients:
-    """Return the network at the settled weights of a step, clipped as in that step."""
-    at = run.settled(name)
+    """Return the network at the replay weights of a step, clipped as in that step."""
+    at = run.replay_weights(name)
     weights = run.weights(name) if at.weights is None else at.weights
     return Gradients(at.claims, weights, run.device, decay=decay, clips=clips_of(run, at.claims))
 

@@ -163,7 +163,7 @@ class RecordedRun:
         """Return weights by the graph's names."""
         return self.tensors.weights(name)
 
-    def settled(self, name: str) -> ReplayWeights:
+    def replay_weights(self, name: str) -> ReplayWeights:
         """Return weights, scaled into their constraints if only rounding left them outside, and
         claims."""
         return replay_weights_of(self.claims, self.tensors, name)

@@ -244,10 +244,10 @@ def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
     checked = 0
     for _, step in sorted(steps.items()):
         where = run.name(step)
-        settled = None if step.weights_before is None else run.settled(where)
-        if settled is None or not settled.admissible:
+        at = None if step.weights_before is None else run.replay_weights(where)
+        if at is None or not at.admissible:
             continue
-        found = _at_weights(run, settled, step, sigma)
+        found = _at_weights(run, at, step, sigma)
         if isinstance(found, str):
             yield found
             return
