@@ -273,7 +273,7 @@ def speed_of(ready: Ready) -> float | None:
         ready.claims,
         job.precision,
         torch.device(job.device),
-        _weights_of(ready, unit.weights).weights,
+        _replay_weights(ready, unit.weights).weights,
         watch_values=job.watch_values,
     )
     return bench.plain_step_ratio(examples.x, examples.y)
@@ -288,10 +288,10 @@ def _replayed(ready: Ready, unit: Unit) -> Findings:
 def _recent_replayer(ready: Ready, weights: str) -> Replayer:
     """Return the replayer of these weights; it is kept, since units of the same weights follow one
     another."""
-    return _replayer(ready, _weights_of(ready, weights), weights)
+    return _replayer(ready, _replay_weights(ready, weights), weights)
 
 
-def _weights_of(ready: Ready, weights: str) -> ReplayWeights:
+def _replay_weights(ready: Ready, weights: str) -> ReplayWeights:
     if ready.recorded is None or weights == MODEL:
         return replay_weights(ready.claims, None)
     return replay_weights_of(ready.claims, ready.recorded, weights)
@@ -300,7 +300,7 @@ def _weights_of(ready: Ready, weights: str) -> ReplayWeights:
 def _attacked(ready: Ready, unit: Unit, observe: Progress | None) -> Iterator[Findings]:
     """Yield what the proposals of the attack show when they are replayed like any other
     examples."""
-    given = _weights_of(ready, unit.weights)
+    given = _replay_weights(ready, unit.weights)
 
     def watch(what: str, done: int, steps: int) -> None:
         if observe is not None:

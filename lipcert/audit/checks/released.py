@@ -56,8 +56,11 @@ _CHECK: Final = Check(
 )
 _DIVISOR: Final = Check("LC311", "schedule", "divide by a public constant, the expected batch size")
 _PRIVATE: Final = "the size of the batch", "its loss", "the norm of the clean gradient"
+"""What `_private` yields, in its order."""
 _MODE: Final = 0.43
+"""Largest probability of one size of a random batch, times the deviation of the sizes."""
 _COINCIDENCE: Final = -10.0 * math.log(2.0)
+"""ln of the probability p that a further point lies on a line by chance."""
 _ROUNDINGS: Final = 8.0
 _AS_ONE: Final = 2.0**-18
 _CLIPPED: Final = 2.0**-10
