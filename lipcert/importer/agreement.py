@@ -139,10 +139,9 @@ class _Comparison:
     run: Runtime = field(init=False)
 
     def __post_init__(self) -> None:
-        program, single = self.read.program, _count(self.read) in {None, 1}
-        wanted = _tensors_of_the_file(self.read) if single else {}
+        wanted = _tensors_of_the_file(self.read) if _count(self.read) in {None, 1} else {}
         names = [*wanted, *self.read.outputs]
-        self.run = Runtime(self.proto, self.folder, self.read.model, program.inputs, names)
+        self.run = Runtime(self.proto, self.folder, self.read, names)
         self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
         is_narrow = has_halves(self.read.model) and not self.run.is_widened
         self.coarse = "float16" if is_narrow else "float32"

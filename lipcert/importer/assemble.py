@@ -40,7 +40,7 @@ from lipcert.importer.model import (
     Reading,
     Verification,
 )
-from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, needed_values
+from lipcert.importer.nodes import Branches, NotedNode, label, needed_nodes, needed_values
 from lipcert.importer.origins import unseen
 from lipcert.importer.survey import (
     ACROSS,
@@ -116,14 +116,16 @@ def assemble(
         UnsupportedModelError: with all reasons for which the model is refused.
     """
     held, stored = stored.initializers, with_cells(stored)
-    file = followed(stored)
+    branches = Branches.of(stored)
+    file = replace(stored, nodes=tuple(branches.followed(stored.nodes)))
     provenance = read_provenance(stored)
     targets, sources = _outputs_and_inputs(file, outputs)
     source = sources[0]  # the batch is that of all inputs
     separated = separate_shared(stored, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
     bound = with_bindings(found.model, provenance, found.views)
-    found = replace(found, model=bound.model)
+    same = bound.model is stored
+    found = replace(found, model=bound.model if same else branches.decided(bound.model))
     program = _program(file, found.model, source, targets)
     _check_apart(found.model, program, source)
     needed = needed_nodes(file, *targets)
@@ -160,8 +162,8 @@ def assemble(
     )
     trainable = [name for name, item in graph.parameters.items() if item.trainable]
     scattered = (bound.scattered | separated.scattered).intersection(trainable)
-    same = found.model is stored
-    reading = Reading(stored, program if same else _program(file, stored, source, targets), targets)
+    read = program if same else _program(file, stored, source, targets)
+    reading = Reading(stored, read, targets, branches.taken)
     return ImportedModel(
         graph=graph,
         path=path,
@@ -361,17 +363,13 @@ def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
             )
     if asked:
         return tuple(asked)
-    final = _final_outputs(model, _scores(model) or outputs)
+    several = _scores(model) or outputs
+    read = {name for node in needed_nodes(model, *several) for name in node.inputs}
+    final = [name for name in several if name not in read]  # no other one is computed from it
     if len(final) == 1:
         return (final[0],)
     reason = f"the model has {len(outputs)} outputs: {listed}"
     raise UnsupportedModelError((Refusal("LC012", "", "", reason, _WHICH),))
-
-
-def _final_outputs(model: Model, outputs: Sequence[str]) -> list[str]:
-    """Return the outputs from which no other one is computed."""
-    read = {name for node in needed_nodes(model, *outputs) for name in node.inputs}
-    return [name for name in outputs if name not in read]
 
 
 def _scores(model: Model) -> list[str]:

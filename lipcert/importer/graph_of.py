@@ -144,18 +144,13 @@ class Operands:
         if view.inverted:
             own = self._stored[name].values().reshape(-1)
             divisor = own.reshape(operand.shape) if places is None else own[places]
-            return Operand(divisor, name, _gain(places), places)
+            repeats = 1 if places is None else int(np.bincount(places.reshape(-1)).max())
+            return Operand(divisor, name, sqrt_up(float(repeats)), places)
         gain = operand.sources.get(name, 1.0)
         found = Operand(member(operand), name, gain, places, view.scale, view.plus)
         if view.plus is None:
             return found
         return replace(found, array=viewed(found, self._stored[name].values()))  # to the last bit
-
-
-def _gain(places: PlaceArray | None) -> float:
-    """Return the gain of a parameter that is not scaled, from how often an entry is repeated."""
-    repeats = 1 if places is None else int(np.bincount(places.reshape(-1)).max())
-    return sqrt_up(float(repeats))
 
 
 def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:

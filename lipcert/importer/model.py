@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.reader.model import read_parsed
-from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
+from lipcert.core.reader.records import Branch, Model, ModelReadError, Tensor, shown
 from lipcert.diagnostics import EXPORT, Diagnostic
 from lipcert.errors import ModelFileError, NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.graph.ir import BatchProof, Graph
@@ -41,11 +41,15 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What the core reads in a file. outputs: names of the file's outputs that the loss reads."""
+    """What the core reads in a file. outputs: names of the file's outputs that the loss reads.
+
+    taken: the branches of Ifs that one example takes, by the first output of the If.
+    """
 
     model: Model
     program: Program
     outputs: tuple[str, ...]
+    taken: Mapping[str, Branch] = field(default_factory=dict)
 
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
         """Return the reading of the same file with other numbers in some initializers."""

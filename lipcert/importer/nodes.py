@@ -1,6 +1,6 @@
 """The nodes of a model with Ifs resolved, and what torch.export noted about their calls.
 
-`followed` replaces an If by the branch that it takes. A `Call` holds the name of the call that a
+`Branches` holds the branches that Ifs take. A `Call` holds the name of the call that a
 node was made from, and its arguments as they were written, such as `%x`, `[1, -1]` or `1e-05`; a
 name behind `%` is that of a placeholder or of another call. Invariant: nothing is guessed; a note
 of another form is ignored.
@@ -9,11 +9,12 @@ of another form is ignored.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 from lipcert.core.lower.branches import Splicer, is_if
 from lipcert.core.lower.lower import Walk
-from lipcert.core.reader.records import Branch, Model, Node
+from lipcert.core.lower.values import Constant
+from lipcert.core.reader.records import Branch, Model, Node, Tensor
 
 FX_NODE: Final = "pkg.torch.onnx.fx_node"
 _CALL: Final = re.compile(
@@ -84,38 +85,52 @@ class NotedNode:
     tensors: frozenset[str]
 
 
-def followed(model: Model) -> Model:
-    """Return the model with each If replaced by the branch taken and an Identity per result.
+@dataclass(frozen=True, slots=True, eq=False)
+class Branches:
+    """The branch that each If with a constant condition takes, also nested ones, by first output.
 
-    So the other branch is not a reason for a refusal. An If stays as it is, and reads what both
-    branches read, if the core does not know which branch it takes.
+    known: conditions outside of branches that are constants for any batch, by name.
     """
-    taken = branches_taken(model)
-    return replace(model, nodes=tuple(_followed(model.nodes, taken))) if taken else model
 
+    taken: Mapping[str, Branch]
+    known: Mapping[str, Tensor]
 
-def branches_taken(model: Model) -> dict[str, Branch]:
-    """Map the first output of each If with a constant condition to the branch that it takes."""
-    found, left = dict[str, Branch](), list(filter(is_if, model.nodes))
-    for batched in (False, True):
-        if left:  # a condition that holds for any batch holds for one example
-            splicer = Splicer(Walk.over(model, batched=batched))
-            left = [node for _, node in splicer.nodes() if is_if(node)]
-            found |= splicer.taken
-    return found
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """Find them by walks over what the conditions depend on."""
+        taken, known = dict[str, Branch](), dict[str, Tensor]()
+        left = outer = list(filter(is_if, model.nodes))
+        for batched in (True, False):
+            if left:  # a condition that holds for any batch holds for one example
+                splicer = Splicer(walk := Walk.over(model, batched=batched))
+                left = [node for _, node in splicer.nodes() if is_if(node)]
+                taken |= splicer.taken
+                for node in outer if batched else ():
+                    value = walk.values.get(node.inputs[0])
+                    if output_names(node)[0] in taken and isinstance(value, Constant):
+                        numbers = value.lo.astype(bool)
+                        known[node.inputs[0]] = Tensor("bool", numbers.shape, numbers.tobytes())
+        return cls(taken, known)
 
+    def followed(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Yield the nodes, with each If replaced by the branch taken and an Identity per result.
 
-def _followed(nodes: Iterable[Node], taken: Mapping[str, Branch]) -> Iterator[Node]:
-    for node in nodes:
-        branch = taken.get(output_names(node)[0])
-        if branch is None:
-            yield node
-            continue
-        yield from _followed(branch.nodes, taken)
-        for result, output in zip(branch.outputs, node.outputs, strict=True):
-            yield replace(
-                node, op_type="Identity", inputs=(result,), outputs=(output,), attributes={}
-            )
+        So the other branch is not a reason for a refusal. An If stays as it is, and reads what both
+        branches read, if the core does not know which branch it takes.
+        """
+        for node in nodes:
+            branch = self.taken.get(output_names(node)[0])
+            if branch is None:
+                yield node
+                continue
+            yield from self.followed(branch.nodes)
+            for given, made in zip(branch.outputs, node.outputs, strict=True):
+                yield Node(node.name, "Identity", "", (given,), (made,), {}, node.metadata)
+
+    def decided(self, model: Model) -> Model:
+        """Return the model with known conditions as stored numbers, which nothing computes."""
+        nodes = tuple(node for node in model.nodes if not self.known.keys() >= set(node.outputs))
+        return replace(model, nodes=nodes, initializers={**model.initializers, **self.known})
 
 
 def output_names(node: Node) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ from onnx.onnx_ml_pb2 import (
 
 from lipcert.core.reader import MAX_BYTES, Folder
 from lipcert.core.reader.model import read_parsed
-from lipcert.core.reader.records import Branch, Model, Node
+from lipcert.core.reader.records import Branch, Node
 from lipcert.core.reader.scores import score_names
 from lipcert.core.reader.tensors import read_tensor
-from lipcert.importer.nodes import branches_taken
+from lipcert.importer.model import Reading
 
 _FRAME = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:This is an invalid model\. )?")
 _LACKS = (
@@ -54,8 +54,7 @@ class Runtime:
     Args:
         proto: the message of the file.
         folder: the folder with its external data.
-        model: what the core reads in the file.
-        sources: names of the inputs.
+        read: what the core reads in the file.
         wanted: names of the values that may be asked for.
 
     values: the wanted ones that nodes of the file compute. dtypes: those of the inputs.
@@ -63,14 +62,9 @@ class Runtime:
     """
 
     def __init__(
-        self,
-        proto: ModelProto,
-        folder: Path,
-        model: Model,
-        sources: Sequence[str],
-        wanted: Sequence[str],
+        self, proto: ModelProto, folder: Path, read: Reading, wanted: Sequence[str]
     ) -> None:
-        kept, self.values = _written(proto, folder, model, sources, wanted)
+        kept, self.values = _written(proto, folder, read, wanted)
         try:
             self._session, self.is_widened = _new_session(kept)
         except Exception as error:
@@ -143,7 +137,7 @@ def _is_lack(error: Exception) -> bool:
 
 
 def _written(
-    proto: ModelProto, folder: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
+    proto: ModelProto, folder: Path, read: Reading, wanted: Sequence[str]
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Return the file reduced to what the values depend on, and which of the values it has."""
     whole = [*proto.graph.node]
@@ -156,11 +150,12 @@ def _written(
     graph, source = kept.graph, proto.graph
     graph.name = source.name
     graph.node.extend(whole)
-    _take_branches(graph, model)
+    known = {node.outputs: node for node in read.model.nodes}
+    _take(((node, known.get(tuple(node.output))) for node in graph.node), read.taken)
     _keep_needed(graph, values)
     live = set(values).union(*map(_names_read, graph.node))
     graph.initializer.extend(item for item in source.initializer if item.name in live)
-    graph.input.extend(item for item in source.input if item.name in sources)
+    graph.input.extend(item for item in source.input if item.name in read.program.inputs)
     declared = {item.name: item for item in source.output}
     graph.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in values)
     _embed_external_data(kept, folder)
@@ -263,19 +258,12 @@ def _names_read(node: NodeProto) -> set[str]:
     return names
 
 
-def _take_branches(graph: GraphProto, model: Model) -> None:
+def _take(pairs: Iterable[tuple[NodeProto, Node | None]], taken: Mapping[str, Branch]) -> None:
     """Replace the branch that an If does not take by a copy of the one it takes, recursively.
 
     The core decides which is taken. An If stays as it is where the core does not know, or inside a
     call of a function.
     """
-    taken = branches_taken(model)
-    if taken:
-        known = {node.outputs: node for node in model.nodes}
-        _take(((node, known.get(tuple(node.output))) for node in graph.node), taken)
-
-
-def _take(pairs: Iterable[tuple[NodeProto, Node | None]], taken: Mapping[str, Branch]) -> None:
     for proto, node in pairs:
         branch = None if node is None else taken.get(next(filter(None, node.outputs)))
         if node is None or branch is None:

@@ -7,10 +7,12 @@ from onnx import TensorProto, helper, numpy_helper
 from lipcert.analysis.certificate import certify
 from lipcert.core.check import Choices, check
 from lipcert.core.digest import structural_digest
+from lipcert.core.lower.lower import lower
 from lipcert.core.program import Activation
 from lipcert.core.reader.model import read_model
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
+from lipcert.importer.nodes import Branches
 from lipcert.settings.settings import Settings
 from tests.hostile.kinds import functions
 from tests.importer.models import model, saved, weights
@@ -209,6 +211,27 @@ def test_a_condition_on_the_data_or_the_batch_is_refused(tmp_path):
     with pytest.raises(UnsupportedModelError) as refused:
         load_model(saved(graph(nodes), tmp_path), trusted=True)
     assert {item.code for item in refused.value.refusals} <= {"LC004", "LC008"}
+
+
+@pytest.mark.parametrize(("axis", "is_known"), [("zero", False), ("one", True)])
+def test_conditions_that_hold_for_any_batch_are_known(tmp_path, axis, is_known):
+    """A number of the file stands for the nodes that compute one; the program is the same."""
+    nodes = [
+        node("Shape", ["f"], ["shape"]),
+        node("Gather", ["shape", axis], ["size"]),
+        node("Equal", ["size", "four"], ["c"]),
+        choice("c", relu(), other(), "y"),
+    ]
+    proto = graph([*BAD["round"], *nodes])
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    stored = read_model(saved(proto, tmp_path))
+    branches = Branches.of(stored)
+    decided = branches.decided(stored)
+    assert branches.taken.keys() == {"y"}
+    assert ("c" not in decided.computed) == is_known == ("c" in decided.initializers)
+    read, again = (lower(model, "y") for model in (stored, decided))
+    assert [step.op for step in read.steps[1:]] == [step.op for step in again.steps[1:]]
+    assert (read.place, read.shapes) == (again.place, again.shapes)
 
 
 def test_an_input_that_only_the_other_branch_reads_is_none(tmp_path):
