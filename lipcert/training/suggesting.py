@@ -124,8 +124,8 @@ def suggest(
         examples: gives the gradients to compare with, as in `lipcert.suggestions.session.suggest`.
         budget: seconds, as in `lipcert.suggestions.session.suggest`.
         probe: as in `lipcert.suggestions.session.suggest`.
-        data: private examples (x, y) at which gradients are measured, which costs privacy that no ε
-            of the run covers.
+        data: private examples (x, y) at which gradients are measured and on which runs are
+            rehearsed, which costs privacy that no ε of the run covers.
         public: examples (x, y) that are not private. Without public, data and examples, random
             admissible inputs are used.
         progress: as for `make_private`.
