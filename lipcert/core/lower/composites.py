@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from lipcert.core.kinds import DivideByNorm
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import permute
-from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes, whole
 from lipcert.core.lower.values import Constant, Value, check_size
 

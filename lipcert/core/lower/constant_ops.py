@@ -16,6 +16,7 @@ from lipcert.core.interval import Interval, absolute, exact, norm_up
 from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast, interval, negative, quotient
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.exact_constants import (
@@ -26,7 +27,6 @@ from lipcert.core.lower.exact_constants import (
     within,
 )
 from lipcert.core.lower.functions import applied
-from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.slopes import (
     chained,
     of_entries,

@@ -1,10 +1,10 @@
 """Lower operators that act entry by entry, with broadcasting."""
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast, combined, expanded, quotient, scaled
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated, applied
-from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import then
 from lipcert.core.token_kinds import Multiply, Scale

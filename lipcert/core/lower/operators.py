@@ -23,7 +23,7 @@ LAYOUT: Final = Registry("lower", {
     "function_choices": "Clip",
     "functions.named": "Elu Erf HardSigmoid HardSwish LeakyRelu Relu Sigmoid Softplus Tanh",
     "layout_ops": "Flatten Reshape Squeeze Transpose Unsqueeze",
-    "reals": "Constant",
+    "constant_node.constant": "Constant",
     "selection_ops": "Gather Pad Split",
     "selection_ops.slice_": "Slice",
     "size_ops.shape_of": "Shape",

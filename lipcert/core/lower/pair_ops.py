@@ -10,13 +10,13 @@ from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.kinds import Concat, ReduceMax
 from lipcert.core.logarithm import log_bounds
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entry_ops import check_alike, times
 from lipcert.core.lower.entrywise import broadcast, combined, expanded
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.function_choices import limited
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.moves import indices, moved
-from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.values import Constant, Data, Value, only_data
 from lipcert.core.program import Operand
 from lipcert.core.token_kinds import Scale

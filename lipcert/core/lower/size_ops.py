@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import normal_axes
-from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.values import FIXED, SAME, TIMES, Constant, Value, check_size
 
 Array = npt.NDArray[Any]

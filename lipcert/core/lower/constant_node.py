@@ -1,4 +1,4 @@
-"""Read constants in nodes."""
+"""Read the constants that nodes hold, and list the tensors behind several constants."""
 
 import math
 from typing import Any
