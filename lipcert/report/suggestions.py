@@ -22,7 +22,7 @@ from lipcert.suggestions.records import (
     Suggestion,
     Suggestions,
 )
-from lipcert.suggestions.rehearsal import ACCURACY, rehearsal_told
+from lipcert.suggestions.rehearsal import R_SQUARED, rehearsal_told
 from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
@@ -193,8 +193,8 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
             if found.is_private
             else ""
         )
-        of_classes = rehearsal.measure == ACCURACY
-        blind = "the most frequent class" if of_classes else "the mean target"
+        is_of_targets = rehearsal.measure == R_SQUARED
+        blind = "the mean target" if is_of_targets else "the most frequent class"
         yield (
             "probe",
             f"{rehearsal.measure} on {rehearsal.kept_out} examples that the runs of the rehearsal "

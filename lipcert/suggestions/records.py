@@ -151,8 +151,8 @@ class Rehearsal:
     """Short private runs at the noise of the plan from the weights of the file.
 
     That of gradient clipping comes first. kept_out: the number of examples for accuracies. measure:
-    "accuracy", or "R²" for targets. majority: that of the most frequent class, or of the mean
-    target; before: that of the network as it is given.
+    "accuracy", "ROC AUC" for rare classes, or "R²" for targets. majority: that of the most frequent
+    class, or of the mean target; before: that of the network as it is given.
     """
 
     steps: int

@@ -1,9 +1,10 @@
 """Rehearsal: short private runs of recipes and of gradient clipping, from the same start, in numpy.
 
-Each recipe is scored on examples that were kept out of the run, by accuracy, or by R² if outputs
-are compared with targets. Invariant: each step moves along what the mechanism releases, with the
-noise of the settings, and weights stay within their constraints. Nothing is certified, and the runs
-are not private: their results reveal information about the examples.
+Each recipe is scored on examples that were kept out of the run, by accuracy; by the area under the
+ROC curve if one class is far more frequent than others; by R² if outputs are compared with targets.
+Invariant: each step moves along what the mechanism releases, with the noise of the settings, and
+weights stay within their constraints. Nothing is certified, and the runs are not private: their
+results reveal information about the examples.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import logsumexp
 
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.observing import held
@@ -51,6 +53,9 @@ _NUMBERS: Final = 1 << 25
 """Most numbers in the inputs of the examples that are trained on."""
 ACCURACY: Final = "accuracy"
 R_SQUARED: Final = "R²"
+ROC_AREA: Final = "ROC AUC"
+_RARE: Final = 0.8
+"""If the most frequent class has a larger share, runs that know no other one are equally right."""
 _WORST: Final = -1.0
 """The least R² of one example, so that a single outlier does not decide."""
 _ERRORS: Final = 2.0
@@ -136,7 +141,7 @@ def rehearsed(
 
 
 _Score = Callable[[FloatArray, npt.NDArray[Any]], FloatArray]
-"""From outputs [examples, entries] and labels to a score of each example, at most 1."""
+"""From outputs [examples, entries] and labels to scores of examples, whose mean is the measure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +149,8 @@ class Trials:
     """Examples for rehearsals: those that are trained on, and those that are kept out.
 
     y: as `checked_labels` gives them. measure: the name of the score of all examples kept out,
-    accuracy or R². majority: the score of the most frequent class, or of the mean of the targets.
+    accuracy, ROC AUC or R². majority: the score of the most frequent class, or of the mean of the
+    targets.
     """
 
     trained: Examples
@@ -175,15 +181,20 @@ class Trials:
         network, data = Network.of(graph), self.kept_out
         shape, rows = network.program.shapes[network.program.input], stack_size(network)
         found: FloatArray = np.zeros(len(data))
+        y, ranked = data.y.reshape(len(data), -1), []
         for start in range(0, len(data), rows):
             part = slice(start, start + rows)
             x = np.asarray(data.x[part], np.float64)
             values = evaluate_batch(network.program, x.reshape(len(x), *shape))
             outputs = values[network.program.output].reshape(len(x), -1)
-            score = self.score(outputs, data.y[part].reshape(len(x), -1))
+            if self.measure == ROC_AREA:
+                ranked.append(outputs)
+                continue
+            score = self.score(outputs, y[part])
             worst = 0.0 if self.measure == ACCURACY else _WORST
             found[part] = np.where(np.isfinite(outputs).all(axis=1), score, worst)
-        return found
+        all_of = np.concatenate(ranked) if ranked else np.array([np.nan])
+        return self.score(all_of, y) if np.isfinite(all_of).all() else found
 
 
 def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
@@ -193,11 +204,15 @@ def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
     if found.loss.of_classes and scores is not None and scores.classes > 1:
         known = y[y >= 0]
         most = np.bincount(known).max(initial=0) / max(len(known), 1)
+        if most > _RARE and scores.tokens == 1 and len(known) == len(y):
+            return ROC_AREA, 0.5, _areas_of_classes
         return ACCURACY, float(most), partial(_right_classes, scores)
     if targets is not None and math.isfinite(targets.low):
         middle = 0.5 * (targets.low + targets.high)
         share = np.mean(y > middle, axis=0)
         most = np.mean(np.maximum(share, 1.0 - share))
+        if most > _RARE:
+            return ROC_AREA, 0.5, lambda z, y: _areas(z, y > middle)
         return ACCURACY, float(most), lambda z, y: np.mean((z > 0.0) == (y > middle), axis=1)
     if isinstance(found.loss, DISTANCES):  # which R² measures
         spread = max(float(np.mean(np.sum((y - np.mean(y, axis=0)) ** 2, axis=1))), _SMALL)
@@ -207,6 +222,32 @@ def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
             lambda z, y: np.maximum(1.0 - np.sum((z - y) ** 2, axis=1) / spread, _WORST),
         )
     raise UsageError(f"the loss {found.loss.kind!r} has no accuracy, and no R²")
+
+
+def _areas_of_classes(outputs: FloatArray, labels: npt.NDArray[Any]) -> FloatArray:
+    """Return `_areas` of each class that occurs against all others, by its odds."""
+    known = np.unique(labels)
+    odds = [outputs[:, k] - logsumexp(np.delete(outputs, k, axis=1), axis=1) for k in known]
+    return _areas(np.stack(odds, axis=1), labels == known)
+
+
+def _areas(z: FloatArray, is_in: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return scores of examples; their mean is the mean area of columns under the ROC curve.
+
+    That is the chance that a number inside is larger than one outside. The standard error of the
+    mean is DeLong's (Biometrics, 1988): each side counts by its own number of examples.
+    """
+    found: list[FloatArray] = []
+    for column, inside in zip(z.T, is_in.T, strict=True):
+        own, others = column[inside, None], column[~inside]
+        if own.size and others.size:
+            above = (own > others) + 0.5 * (own == others)
+            area = above.mean()
+            score = np.full(len(z), area)
+            score[inside] += (above.mean(axis=1) - area) * len(z) / len(own)
+            score[~inside] += (above.mean(axis=0) - area) * len(z) / len(others)
+            found.append(score)
+    return np.mean(found, axis=0) if found else np.full(len(z), 0.5)
 
 
 def _right_classes(scores: Scores, outputs: FloatArray, labels: npt.NDArray[Any]) -> FloatArray:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from lipcert.analysis.bounded import bounded
@@ -206,10 +207,32 @@ def test_pairs_of_ends_are_counted(network: ImportedModel) -> None:
     found = bounded(network, replace(CLIPPED, loss="bce"))
     trials = Trials.of(found, replace(digits(), y=np.eye(CLASSES)[digits().y]))
     y = trials.kept_out.y
-    assert trials.measure == "accuracy"
-    assert trials.majority == pytest.approx(0.9, abs=0.03)
-    assert trials.score(2.0 * y - 1.0, y).tolist() == [1.0] * len(y)
-    assert trials.score(-np.ones(y.shape), y).tolist() == [0.9] * len(y)
+    assert trials.measure == "ROC AUC"
+    halves = (digits().y[:, None] + np.arange(CLASSES)) % CLASSES < CLASSES // 2
+    even = Trials.of(found, replace(digits(), y=halves.astype(float)))
+    y = even.kept_out.y
+    assert even.measure == "accuracy"
+    assert even.majority == pytest.approx(0.5, abs=0.05)
+    assert even.score(2.0 * y - 1.0, y).tolist() == [1.0] * len(y)
+    assert even.score(-np.ones(y.shape), y).tolist() == [0.5] * len(y)
+
+
+def test_runs_that_predict_no_rare_class_are_ranked(network: ImportedModel) -> None:
+    """As sklearn does, although the most frequent class is most probable everywhere."""
+    labels = np.random.default_rng(0).random(len(digits())) < 0.05
+    trials = Trials.of(bounded(network, CLIPPED), replace(digits(), y=labels.astype(np.int64)))
+    y = trials.kept_out.y
+    assert (trials.measure, trials.majority) == ("ROC AUC", 0.5)
+    z = np.random.default_rng(1).normal(size=(len(y), CLASSES)).round(1) - 50.0
+    z[:, 0], z[:, 1] = 0.0, z[:, 1] + y
+    odds = [z[:, k] - np.logaddexp.reduce(np.delete(z, k, axis=1), axis=1) for k in (0, 1)]
+    score = trials.score(z, y[:, None])
+    truth = (roc_auc_score(1 - y, odds[0]) + roc_auc_score(y, odds[1])) / 2
+    assert np.mean(score) == pytest.approx(truth)
+    assert 0.5 < np.mean(score) < 1.0
+    assert np.mean(trials.score(0.0 * z, y[:, None])) == trials.majority
+    assert np.std(score) / len(y) ** 0.5 > 0.02  # of a few examples of the rare class
+    assert len(trials.right(network.graph)) == len(y)
 
 
 PARTS = (
