@@ -32,7 +32,7 @@ from lipcert.settings.settings import Settings
 
 _DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
 """Codes of files that may be invalid ONNX: onnxruntime is then asked whether it rejects them."""
-_AGAIN: Final = "export the model again; its nodes are not valid ONNX"
+_AGAIN: Final = "export the model again, with opset 18 or later; its nodes are not valid ONNX"
 
 
 @dataclass(frozen=True, slots=True)
