@@ -125,8 +125,8 @@ def _completion(matrix: Array, error: Array, size: int) -> Array | None:
         factor = lower_factor(scaled - room * np.eye(len(scaled)), below)
         if factor is None:
             return None
-        half, top = factor[below:], scale[below:]
-        more = half @ half.T - scaled[below:, below:] + room * np.eye(size)
+        factor, scaled, top = factor[below:].copy(), scaled[below:, below:].copy(), scale[below:]
+        more = factor @ factor.T - scaled + room * np.eye(size)
         found = found + 0.5 * (more + more.T) / top[:, None] / top
         whole[below:, below:] = matrix[below:, below:] + found
     return found
