@@ -119,7 +119,7 @@ def options_of(
             numbers = None if option == "params" else _numbers(value)
             if numbers is not None:
                 options[option] = numbers
-            elif option != "params":
+            elif option in optimizer.defaults:  # others, such as names, do not enter its step
                 unwritten[option] = None
         parameters = tuple(names[item] for item in group["params"] if item in names)
         groups.append(OptimizerGroup(parameters, options))

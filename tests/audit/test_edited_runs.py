@@ -28,6 +28,7 @@ from lipcert.audit.trace.files import steps_name
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Gradients, Step
 from lipcert.audit.trace.writing import TraceWriter
+from lipcert.gradient_stats.examples import Examples
 from lipcert.privacy.plan import Sampling
 from tests.audit.faults import report_of
 from tests.audit.mechanism_runs import BATCH, HELD, POOL, Network, Way, recorded, settings
@@ -118,7 +119,7 @@ def part_of(step: Step, network: Network, way: str) -> Part:
     return Part(step, plain, singles, z, std, {name: x.copy() for name, x in clean.items()})
 
 
-def audited(way: str, edit: Edit, folder: Path) -> AuditReport:
+def audited(way: str, edit: Edit, folder: Path, data: Examples | None = None) -> AuditReport:
     """Audit of the edited run."""
     ready, parts = run(way)
     some = [replace(p, z=dict(p.z), std=dict(p.std), clean=dict(p.clean)) for p in parts]
@@ -139,7 +140,7 @@ def audited(way: str, edit: Edit, folder: Path) -> AuditReport:
             step = replace(part.step, number=number, gradients=Gradients(*map(blob, shown)))
             writer.append(replace(step, weights_after=blob(after)))
     claims = ready.claims
-    tensors = RecordedTensors(read_trace(folder), claims.engine.graph, None, claims.settings)
+    tensors = RecordedTensors(read_trace(folder), claims.engine.graph, data, claims.settings)
     return report_of(replace(ready, recorded=tensors))
 
 
@@ -232,6 +233,11 @@ def index(change: Callable[[np.ndarray], np.ndarray]) -> Edit:
     return each(lambda part: part.says(index=change(part.step.batches[0].index)))
 
 
+def others(own: np.ndarray) -> np.ndarray:
+    """As many, drawn as they should be, but not those that are stored."""
+    return np.sort(RANDOM.permutation(POOL)[: len(own)])
+
+
 def states(std: Callable[[Part, float], float]) -> Edit:
     """Noise as it is stated, and added."""
 
@@ -301,6 +307,7 @@ FAULTS: dict[str, tuple[Edit, str]] = {
     "weights edited": (edited_weights, "LC321"),
     "an example twice in a batch": (index(lambda i: np.append(i[:-1], i[0])), "LC311"),
     "an example too many in the data": (index(lambda i: np.where(i == i[0], POOL, i)), "LC311"),
+    "indices of other examples": (index(others), "LC311"),
     "the same examples first": (index(lambda i: np.arange(len(i))), "LC311"),
     "a higher rate": (each(lambda part: part.says(rate=2.0 * BATCH / POOL)), "LC311"),
     "another sampler": (each(lambda part: part.says(sampler=Sampling.SHUFFLE)), "LC311"),
@@ -340,6 +347,27 @@ def test_an_edit_is_found(way: str, name: str, tmp_path: Path) -> None:
 def test_a_run_without_an_edit_passes(way: str, tmp_path: Path) -> None:
     report = audited(way, lambda parts: None, tmp_path / "run")
     assert (report.verdict, report.reasons) == (Verdict.PASS, ())
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_stored_examples_are_those_of_the_data(wrong: bool, tmp_path: Path) -> None:
+    """Those that no batch has are equal; one step states the index of another example."""
+    x, y = np.zeros((POOL, 8), np.float32), np.zeros(POOL, np.int64)
+    for part in run("gradient")[1]:
+        for batch in part.step.filled:
+            x[batch.index], y[batch.index] = (
+                batch.tensors.tensors()[k] for k in ("input", "labels")
+            )
+
+    def edit(parts: list[Part]) -> None:
+        part = next(part for part in parts if len(part.plain) > 1)
+        own = part.step.batches[0].index
+        free = np.setdiff1d(np.flatnonzero(np.any(x != 0.0, axis=1)), own)
+        part.says(index=np.append(own[:-1], free[0]) if wrong else own)
+
+    report = audited("gradient", edit, tmp_path / "run", Examples(x, y, "data"))
+    verdict = Verdict.INCONCLUSIVE if wrong else Verdict.PASS
+    assert (report.verdict, "at --data" in " ".join(report.reasons)) == (verdict, wrong)
 
 
 def test_a_tensor_may_be_frozen_at_first(tmp_path: Path) -> None:

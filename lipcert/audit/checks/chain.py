@@ -6,7 +6,8 @@ computes from its gradient, its state and its hyper-parameters, and untrained te
 and the state with which it begins the next step is what this one left, or 0, or empty; so is that
 of the first step. Between the optimizer and the next step a constrained parameter may have been
 projected (`is_projection`). After an interruption a run may go back to any weights that it had
-before: those were released. Without one this is inconclusive, since the choice may be private.
+before: those were released. Without one this is inconclusive, since the choice may be private; so
+is an optimizer whose steps cannot be repeated, where an ε is claimed.
 Compared: weights of neighbouring steps; and, at detailed steps of an optimizer of `torch.optim`,
 the weights a after it with r, what torch computes from the recorded tensors (see below):
 
@@ -31,7 +32,7 @@ by its full name, and every hyper-parameter that it takes is the recorded one.
 import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -191,6 +192,7 @@ _CHECK: Final = Check(
     "change weights only by the recorded optimizer and by projections; a second optimizer, or "
     "replaced weights, release what no noise hides",
 )
+_REPEATED: Final = replace(_CHECK, remedy="train with SGD, AdamW or the like of torch.optim")
 _MOVING: Final = (".running_mean", ".running_var", "_u", "_v")
 """buffers that have a check of their own, and those of power iterations"""
 _FACTOR: Final = 8.0
@@ -201,28 +203,27 @@ _ROUNDINGS: Final = 16.0
 class _Followed:
     """The changes of weights that could be compared, and the reasons why others could not.
 
-    lost: steps whose update could not be repeated.
+    lost: steps whose update could not be repeated; reasons: why, each once.
     """
 
     updates: list[int] = field(default_factory=list)
     links: int = 0
     projected: int = 0
     lost: list[int] = field(default_factory=list)
-    reasons: dict[str, None] = field(default_factory=dict)
+    reasons: set[str] = field(default_factory=set)
 
 
 @run_check(_CHECK, most=FEW)
 def chain(run: RecordedRun) -> Iterator[Finding]:
     """Report each place where weights do not follow, or one pass, with the gaps."""
     found = _Followed()
-    reports: list[CheckReport] = []
+    reports: list[Finding] = []
     if any(step.weights_before for step in run.steps):
         reports = [item for rank in run.trace.ranks for item in _Rank(run, found).followed(rank)]
     yield from reports
-    yield from found.reasons
     if found.updates or found.links:
         yield _CHECK.passed(_message(run, found))
-    elif not (reports or found.reasons):
+    elif not reports:
         yield (
             "no two neighbouring steps record their weights, and no step its optimizer; use "
             "every=1 and detail=… of the recorder"
@@ -269,7 +270,7 @@ class _Rank:
             if name in run.names
         }
 
-    def followed(self, rank: int) -> Iterator[CheckReport]:
+    def followed(self, rank: int) -> Iterator[Finding]:
         """Report each place where something else happened."""
         for event in self._run.trace.events(rank):
             if isinstance(event, Resume):
@@ -282,22 +283,22 @@ class _Rank:
                     self._known |= set() if blob is None else {blob.sha256}
                 self._last, self._resumed = event, False
 
-    def _between(self, step: Step) -> Iterator[CheckReport]:
+    def _between(self, step: Step) -> Iterator[Finding]:
         """Compare the end of the previous step with the beginning of this one."""
         last, start = self._last, step.weights_before or step.weights_start
         if last is None or last.weights_after is None or start is None:
             return
-        if start != last.weights_after and start.sha256 in self._known:
+        place = f"between {self._run.name(last)} and {self._run.name(step)}"
+        faults = list(self._compared(last.weights_after, start, place, step))
+        if faults and start.sha256 in self._known:
             if not self._resumed:
                 why = "starts from weights of an earlier step, which a private loss may have chosen"
                 yield self._undecided(step, why)
             return
-        place = f"between {self._run.name(last)} and {self._run.name(step)}"
-        faults = list(self._compared(last.weights_after, start, place, step))
         if faults and self._resumed:
-            self._found.reasons.setdefault(
-                f"the recording was interrupted before {self._run.name(step)}, whose weights match "
-                "no recorded step: what changed them is not known"
+            why = "starts, after an interruption, from weights that match no recorded step"
+            yield (
+                f"{self._run.name(step)} {why}" if self._found.lost else self._undecided(step, why)
             )
             return
         self._found.links += not faults
@@ -312,9 +313,8 @@ class _Rank:
         state = record.state.tensors()
         counts = [array for name, array in state.items() if name.startswith("step@")]
         if last is None and any(np.any(array) for array in counts or state.values()):
-            yield self._undecided(
-                step, f"starts from a state of {record.kind} after steps that are not recorded"
-            )
+            text = f"starts from a state of {record.kind} after steps that are not recorded"
+            yield self._undecided(step, text, "go on with the trace of these steps, in its folder")
         if last is None or self._resumed:
             return
         if last.number + 1 != step.number or last.weights_after != step.weights_before:
@@ -338,9 +338,9 @@ class _Rank:
                     remedy="let nothing but the optimizer change its state",
                 )
 
-    def _undecided(self, step: Step, text: str) -> CheckReport:
-        name = self._run.name(step)
-        return _CHECK.failed(f"{name} {text}", name, verdict=Verdict.INCONCLUSIVE)
+    def _undecided(self, step: Step, text: str, remedy: str = "") -> CheckReport:
+        name, verdict = self._run.name(step), Verdict.INCONCLUSIVE
+        return _CHECK.failed(f"{name} {text}", name, verdict=verdict, remedy=remedy)
 
     def _compared(self, end: Blob, start: Blob, place: str, step: Step) -> Iterator[CheckReport]:
         if end == start:
@@ -358,7 +358,7 @@ class _Rank:
             text = f"{name!r} changed {place}, by {off:.4g} of {norm_of(source):.4g}"
             yield self._fault(name, place, text, (off, 0.0), source.ndim)
 
-    def _within(self, step: Step) -> Iterator[CheckReport]:
+    def _within(self, step: Step) -> Iterator[Finding]:
         """Compare the end of a step with the update computed from its beginning."""
         before, after = step.weights_before, step.weights_after
         if before is None or after is None:
@@ -372,8 +372,9 @@ class _Rank:
             self._found.lost.append(step.number)
             if isinstance(updates, CheckReport):
                 yield updates
-            else:
-                self._found.reasons.setdefault(updates)
+            elif updates not in self._found.reasons:
+                self._found.reasons.add(updates)
+                yield self._run.unshown(_REPEATED, updates)
             skipped = step.trained or self._run.trace.manifest.parameters
             updates = {}
         else:

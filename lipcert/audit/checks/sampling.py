@@ -14,7 +14,8 @@ not, so that all of them together raise a false alarm with at most that probabil
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from hashlib import sha256
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,8 @@ from lipcert.audit.checks.draws import (
 )
 from lipcert.audit.checks.gradients import Gradients, Pass
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun, Scale
-from lipcert.audit.records import Check, CheckReport
+from lipcert.audit.recorded import INPUT, LABELS
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Resume
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
@@ -55,6 +57,7 @@ _WORK: Final = 4e9
 _BLOCK: Final = 1 << 12
 _OF_A_CLASS: Final = 8
 """examples, in the mean"""
+_Array = npt.NDArray[Any]
 _Index = npt.NDArray[np.int64]
 
 
@@ -89,6 +92,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     if members is None:
         yield "the members of batches are not recorded; use wrap_loader(…)"
         return
+    yield from _example_faults(run, present)
     faults = list(_index_faults(present, members))
     yield from faults
     if not faults:
@@ -165,6 +169,57 @@ def _index_faults(dataset: int, members: Members) -> Iterator[CheckReport]:
                 (count, 1),
             )
             return
+
+
+def _example_faults(run: RecordedRun, present: int) -> Iterator[CheckReport]:
+    """Report an example that is stored under an index of another one.
+
+    Every index names one example, unless examples are changed at random; then they differ from
+    those of other indices. So an index of several examples, one of which has another index, too, is
+    wrong, unless both indices are of equal examples: those of the data, if given, count as one.
+    """
+    found = [(run.name(step), b.index, b.tensors) for step in run.steps for b in step.batches]
+    held = [(name, i, blob) for name, i, blob in found if i is not None and blob is not None]
+    data = _data_like(run, present, held[0][2].tensors()) if held else []
+    first = {digest: place for place, digest in reversed([*enumerate(data)])}
+    stored = {place: {digest: "--data"} for digest, place in first.items()}
+    places = {digest: {place} for digest, place in first.items()}
+    for name, index, blob in held:
+        for given, digest in zip(index.tolist(), _digests(blob.tensors()), strict=False):
+            place = first[data[given]] if given < len(data) else given
+            stored.setdefault(place, {}).setdefault(digest, name)
+            places.setdefault(digest, set()).add(place)
+    for digest, its in places.items():
+        odd = max(its, key=lambda place: len(stored[place]))
+        if len(its) > 1 and len(stored[odd]) > 1:
+            other = min(its - {odd})
+            yield _CHECK.failed(
+                f"one example is number {odd} at {stored[odd][digest]} and number {other} at "
+                f"{stored[other][digest]}, and number {odd} is another one elsewhere",
+                verdict=Verdict.INCONCLUSIVE,
+                remedy="state the place in the data of every example; with equal ones, give --data",
+            )
+            return
+
+
+def _data_like(run: RecordedRun, present: int, held: Mapping[str, _Array]) -> list[bytes]:
+    """Return digests of all examples of the data in the types of stored ones; none if not given."""
+    data, size = run.tensors.data, present * math.prod(run.graph.input_shape)
+    if data is None or data.count != present or 4 * size > _READ or not {INPUT, LABELS} <= {*held}:
+        return []
+    try:
+        read = data.read(0, present)
+    except NoVerdictError:
+        return []  # one of them is no example
+    pairs = (INPUT, read.x), (LABELS, read.y)
+    return _digests({name: item.astype(held[name].dtype) for name, item in pairs})
+
+
+def _digests(tensors: Mapping[str, _Array]) -> list[bytes]:
+    """Return a digest of each example; none if its label is not known."""
+    own = [tensors[name] for name in sorted(tensors) if name.startswith((INPUT, LABELS))]
+    rows = zip(*own, strict=False) if LABELS in tensors else ()
+    return [sha256(b"".join(part.tobytes() for part in row)).digest() for row in rows]
 
 
 def _epoch_faults(
