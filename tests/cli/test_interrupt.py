@@ -76,12 +76,15 @@ def process_in(ready: Path, process: subprocess.Popen[bytes]) -> int:
     return int(ready.read_text())
 
 
+def interrupted(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_interrupt_of_the_start_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finder = SimpleNamespace(find_spec=lambda *_: signal.raise_signal(signal.SIGINT))
     monkeypatch.delitem(sys.modules, "lipcert.cli.main")
-    monkeypatch.setattr(sys, "meta_path", [finder])
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=interrupted)])
     with pytest.raises(SystemExit, match="3"):
         main()
     assert capsys.readouterr().err == "lipcert: error: interrupted before there was a result\n"
@@ -91,9 +94,6 @@ def test_an_interrupt_of_the_start_is_no_traceback(
 def test_an_interrupt_while_writing_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.chdir(tmp_path)
     install(monkeypatch)
     Path("out.txt").write_text("old")

@@ -143,7 +143,7 @@ def random_premises(program: Program, proto: ModelProto, rng: np.random.Generato
     joint = None
     if not whole and rng.random() < 0.3:
         joint = least**0.5 + float(rng.uniform(0.1, 1.0)) * reach**0.5
-    names = [item.output for item in program.heads]
+    names = [item.name for item in program.heads]
     if names:
         kinds = rng.choice(["cross-entropy", "bce"], len(names))
         losses = [

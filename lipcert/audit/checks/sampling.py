@@ -178,8 +178,8 @@ def _example_faults(run: RecordedRun, present: int) -> Iterator[CheckReport]:
     those of other indices. So an index of several examples, one of which has another index, too, is
     wrong, unless both indices are of equal examples: those of the data, if given, count as one.
     """
-    found = [(run.name(step), b.index, b.tensors) for step in run.steps for b in step.batches]
-    held = [(name, i, blob) for name, i, blob in found if i is not None and blob is not None]
+    found = [(step, batch.index, batch.tensors) for step in run.steps for batch in step.batches]
+    held = [(run.name(step), i, blob) for step, i, blob in found if i is not None and blob]
     data = _data_like(run, present, held[0][2].tensors()) if held else []
     first = {digest: place for place, digest in reversed([*enumerate(data)])}
     stored = {place: {digest: "--data"} for digest, place in first.items()}
@@ -298,10 +298,10 @@ def _labels(run: RecordedRun, present: int) -> _Index | None:
 def _scores(run: RecordedRun, present: int) -> Mapping[str, Mapping[int, FloatArray]]:
     """Return norms of all examples and, for some steps, of their gradients at the weights before
     them."""
-    data, engine = run.tensors.data, run.claims.engine
-    size = present * math.prod(run.graph.input_shape)
+    data, size = run.tensors.data, present * math.prod(run.graph.input_shape)
     if data is None or data.count != present or 4 * size > _READ:
         return {}
+    engine = run.claims.engine
     known = [step for step in run.steps if step.weights_before and step.rank == 0]
     most = min(len(known), int(_WORK / (work(engine.program) * present)))
     lengths: dict[int, FloatArray] = {}
