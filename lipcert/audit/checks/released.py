@@ -65,15 +65,17 @@ _ROUNDINGS: Final = 8.0
 _AS_ONE: Final = 2.0**-18
 _CLIPPED: Final = 2.0**-10
 _Tensors = Mapping[str, npt.NDArray[Any]]
+_Multiple = tuple[float, float] | None
 
 
 @run_check(_CHECK, most=FEW)
 def released(run: RecordedRun) -> Iterator[Finding]:
     """Report every step that applied something else than what was noised, or a pass."""
     compared = 0
+    multiples = [_multiple(step) for step in run.steps]
     yield from _several(run)
-    yield from _multiples(run)
-    yield from _following(run)
+    yield from _multiples(run, multiples)
+    yield from _following(run, multiples)
     for step in run.steps:
         clean, noised, applied = (
             {} if blob is None else blob.tensors() for blob in step.gradients.each
@@ -106,9 +108,10 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
             )
 
 
-def _multiples(run: RecordedRun) -> Iterator[CheckReport]:
+def _multiples(run: RecordedRun, multiples: list[_Multiple]) -> Iterator[CheckReport]:
     """Report the factor of the noised gradient, if it changes between steps."""
-    found = [(*item, run.name(step)) for step in run.steps if (item := _multiple(step))]
+    pairs = zip(run.steps, multiples, strict=True)
+    found = [(*item, run.name(step)) for step, item in pairs if item]
     if len(found) < 2 or _are_one([factor for factor, *_ in found]):
         return
     (least, _, first), (most, _, last) = min(found), max(found)
@@ -132,8 +135,8 @@ def _is_clip(found: list[tuple[float, float]], largest: float) -> bool:
     return _are_one(radii, _CLIPPED) and max(lengths) <= min(radii) * (1.0 + _CLIPPED)
 
 
-def _multiple(step: Step) -> tuple[float, float] | None:
-    """Return c and ‖n‖."""
+def _multiple(step: Step) -> _Multiple:
+    """Return c and ‖n‖; None: not known."""
     noised, applied = step.gradients.noised, step.gradients.applied
     if noised is None or applied is None:
         return None
@@ -154,9 +157,9 @@ def _private(run: RecordedRun, step: Step, size: int) -> Iterator[float]:
     yield _length([exact(item) for item in clean.values()])
 
 
-def _public(step: Step) -> Iterator[tuple[str, float]]:
+def _public(step: Step, multiple: _Multiple) -> Iterator[tuple[str, float]]:
     """Yield numbers of a step that must not depend on its examples, by their descriptions."""
-    if multiple := _multiple(step):
+    if multiple:
         yield "the factor of the gradient after the noise", multiple[0]
     for place, rate in enumerate(step.learning_rates):
         yield f"the learning rate (group {place})", rate
@@ -168,23 +171,26 @@ def _public(step: Step) -> Iterator[tuple[str, float]]:
                 yield f"{name} of the optimizer (group {place})", numbers[0]
 
 
-def _following(run: RecordedRun) -> Iterator[CheckReport]:
+def _following(run: RecordedRun, multiples: list[_Multiple]) -> Iterator[CheckReport]:
     """Report the public number that follows a private one least likely by chance."""
     sizes = Counter[int]()
     for step in run.steps:
         sizes[step.number] += step.examples
-    steps = {step.number: step for step in run.steps if step.rank == run.steps[0].rank}
-    private = {n: list(_private(run, step, sizes[n])) for n, step in steps.items()}
+    pairs = zip(run.steps, multiples, strict=True)
+    steps = {pair[0].number: pair for pair in pairs if pair[0].rank == run.steps[0].rank}
     public: dict[str, dict[int, float]] = {}
-    for number, step in steps.items():
-        for what, value in _public(step):
+    for number, pair in steps.items():
+        for what, value in _public(*pair):
             public.setdefault(what, {})[number] = value
+    changing = [item for item in public.items() if not _are_one([*item[1].values()])]
+    if not changing:
+        return
+    private = {n: list(_private(run, step, sizes[n])) for n, (step, _) in steps.items()}
     mean, dataset = sizes.total() / len(sizes), run.settings.dataset_size or 1
     deviation = math.sqrt(max(mean * (1.0 - mean / dataset), _MODE**2))
     varies = stated_sampling(run) in {Sampling.POISSON, Sampling.BALLS_IN_BINS}
     log_size = math.log(_MODE / deviation) if varies else 0.0
     tests: list[ChanceTest] = []
-    changing = [item for item in public.items() if not _are_one([*item[1].values()])]
     for (what, by_step), lag, of in product(changing, (0, 1), range(len(_PRIVATE))):
         numbers = [n for n in by_step if n - lag in private and 0 < private[n - lag][of] < math.inf]
         y, x = np.array([(by_step[n], private[n - lag][of]) for n in numbers] or [(0, 1)]).T
