@@ -53,11 +53,6 @@ def test_another_version_is_refused(name: str) -> None:
         Job.read(line, "here")
 
 
-def test_there_must_be_something_to_audit() -> None:
-    with pytest.raises(UsageError, match="nothing to audit"):
-        Job("m.onnx", Settings())
-
-
 @pytest.mark.parametrize("factor", [0.5, -1.0, math.nan])
 def test_a_factor_below_one_is_no_limit(factor: float) -> None:
     with pytest.raises(UsageError, match="max-detectable-factor"):

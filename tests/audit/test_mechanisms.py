@@ -165,12 +165,6 @@ def test_a_decay_that_is_not_declared_leaves_sums_unchecked(tmp_path: Path) -> N
     assert sum("declare(weight_decay=…)" in note for note in report.notes) == 3
 
 
-def test_a_clip_that_is_not_the_claimed_one(tmp_path: Path) -> None:
-    wider = replace(BACKPROP, cotangent_clip=1.3 * 0.3)
-    report = audited(tmp_path / "t", Way(BACKPROP), Fault(clips=wider))
-    assert codes(report) & {"LC312", "LC317"}
-
-
 WRONG = {
     "one radius for all": {"cotangent_clip": 0.4, "cotangent_clips": ()},
     "exchanged": {"cotangent_clips": (("first", 0.4), ("last", 0.1))},

@@ -14,7 +14,6 @@ from lipcert.audit.trace.records import Declaration, Manifest, Step
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.cli.audit import _exit_code
 from lipcert.errors import ExitCode, UsageError
-from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.settings.settings import Settings
 from tests.audit.faults import report_of
 from tests.audit.mechanism_runs import Way, recorded, settings
@@ -104,13 +103,6 @@ def test_every_format_says_so(form: str, killed: tuple[AuditReport, AuditReport]
         assert {"LC318"} <= {item["ruleId"] for item in found if item["level"] == "error"}
     if form == "github":
         assert "::error" in shown
-
-
-def test_json_has_the_numbers(killed: tuple[AuditReport, AuditReport]) -> None:
-    document = json.loads(audit_json(killed[0]))
-    assert document["verdict"] == "partial"
-    assert document["recording"] == {"steps": 10, "declared": 12, "closed": False}
-    assert audit_from_document(document) == killed[0]
 
 
 def test_only_a_recorded_run_can_be_interrupted() -> None:

@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 
 import lipcert
 from lipcert.audit.observation import guessable, seed_of
-from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Close, Reduction, Resume
 from lipcert.audit.trace.writing import PrivateDataWarning
@@ -402,11 +401,6 @@ def test_kills(tmp_path: Path) -> None:
     assert told + 1 <= len(numbers) <= told + 3
     events = read_trace(folder).events(0)
     assert sum(isinstance(event, Resume) for event in events) == 3
-
-
-def test_the_public_name() -> None:
-    assert lipcert.Recorder is Recorder
-    assert "Recorder" in lipcert.__all__
 
 
 def test_users_are_warned_of_raw_data_alone(tmp_path: Path) -> None:

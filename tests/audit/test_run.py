@@ -9,7 +9,6 @@ import pytest
 from lipcert.audit.job import Job, Shard
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.run import audit, audit_shard, merged_report
-from lipcert.errors import NoVerdictError
 from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, path_of
 
@@ -46,18 +45,6 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditRe
 def written(folder: Path) -> dict[str, int]:
     """When each result was."""
     return {path.name: path.stat().st_mtime_ns for path in (folder / "results").glob("*.json")}
-
-
-@pytest.mark.nightly
-def test_without_a_folder_the_report_is_the_same(data: Path, undisturbed: AuditReport) -> None:
-    alone = same(audit(job_of(data)))
-    assert alone.verdict is Verdict.PASS
-    assert (alone.examples, alone.units_done) == (EXAMPLES, UNITS)
-    for ours, theirs in zip(alone.groups, undisturbed.groups, strict=True):
-        assert (ours.max_observed, ours.worst_example) == (
-            theirs.max_observed,
-            theirs.worst_example,
-        )
 
 
 def test_how_work_is_cut_does_not_matter(
@@ -106,25 +93,3 @@ def test_shards_are_merged_from_any_folder_and_at_any_time(
         audit_shard(job_of(data), Shard(index, 4), folder)
     assert audit_shard(job_of(data), Shard(99, 100), folder) == 0
     assert same(merged_report(folder)) == undisturbed
-
-
-def test_a_bad_label_is_named_by_its_place_in_the_data(tmp_path: Path) -> None:
-    split = digits((64,))
-    labels = split.labels.numpy()[:40].copy()
-    labels[29] = -1
-    path = tmp_path / "batches.npz"
-    np.savez(path, x=split.images.numpy()[:40], y=labels)
-    with pytest.raises(NoVerdictError, match="example 29: -1 is not a class"):
-        audit(job_of(path))
-
-
-def test_an_inadmissible_example_is_named_by_its_place_in_the_data(tmp_path: Path) -> None:
-    split = digits((64,))
-    x = split.images.numpy()[:40].copy()
-    x[31, 5] = 1.5
-    path = tmp_path / "batches.npz"
-    np.savez(path, x=x, y=split.labels.numpy()[:40])
-    report = same(audit(job_of(path)))
-    assert report.verdict is Verdict.VIOLATION
-    (check,) = [check for check in report.checks if check.code == "LC304"]
-    assert "example 31 has the entry 1.5" in check.message

@@ -83,12 +83,6 @@ def test_counts_what_is_there(values: list[float]) -> None:
         assert values[found.worst.index] == max(values)
 
 
-@given(norms)
-def test_json_is_the_inverse(values: list[float]) -> None:
-    found = tally(values)
-    assert UNITS.read(Tally, json.loads(json.dumps(UNITS.write(found))), "tally") == found
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_the_worst(bad: float) -> None:
     found = tally([1.0, bad, 5.0])

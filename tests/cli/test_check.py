@@ -82,13 +82,6 @@ def test_json(file: Path) -> None:
     assert len(found["promise"]) == 4
 
 
-def test_a_report_can_go_into_a_file(file: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.txt"
-    done = call("check", file, "--model", MODEL, "-o", report)
-    assert (done.exit_code, done.stdout) == (3, "")
-    assert last_line(report.read_text())[0] == "CONDITIONAL"
-
-
 def test_further_reports_of_one_check(issued: Path, tmp_path: Path) -> None:
     """Each is what that format is by itself."""
     words = ["check", issued, "--model", MODEL]
@@ -277,12 +270,6 @@ def test_a_list_of_what_is_trusted_is_one_report_without_gates(
 ) -> None:
     done = call("check", issued, "--model", MODEL, "--tcb", *words)
     assert (done.exit_code, done.stdout) == (2, "")
-
-
-def test_a_file_that_is_no_certificate_rests_on_little(file: Path) -> None:
-    file.write_bytes(b"{}")
-    done = program(file, "--model", MODEL, "--tcb")
-    assert (done.returncode, last_line(done.stdout)[0]) == (1, "INVALID")
 
 
 def test_the_program_runs_beside_numpy_onnx_and_protobuf_alone(file: Path, tmp_path: Path) -> None:

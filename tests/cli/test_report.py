@@ -90,17 +90,3 @@ def test_what_is_no_document_gives_no_page(content: str, message: str, tmp_path:
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not page.exists()
-
-
-def test_no_input_is_a_usage_error() -> None:
-    assert call("report").exit_code == 2
-
-
-def test_analyze_writes_its_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    words = ("--input-norm", "1", "--report", f"html={page}", "--format", "html")
-    done = call("analyze", MODEL, *words)
-    assert done.exit_code == 0
-    shown = done.stdout
-    assert page.read_text(encoding="utf-8") == shown
-    assert '<p class="word">COSTLY</p>' in shown

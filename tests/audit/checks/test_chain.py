@@ -23,7 +23,7 @@ from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.redaction import redact
 from lipcert.audit.trace.spelling import sealed
 from lipcert.audit.trace.writing import PrivateDataWarning
-from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, only, recorded
+from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, recorded
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -366,13 +366,3 @@ def test_forms_of_projections_are_told_from_other_changes(
     assert is_projection(source.astype(float), target, 2.0**-24)
     other = target + 1e-3 * random.standard_normal(shape)
     assert not is_projection(source.astype(float), other, 2.0**-24)
-
-
-def test_the_report_of_a_fault_names_the_tensor(tmp_path: Path) -> None:
-    def one(network: Network, step: int) -> None:
-        with torch.no_grad():
-            network.last.weight.mul_(1.0 if step != 4 else 0.9).add_(1e-3 * (step == 4))
-
-    found = audited(tmp_path / "t", after_projection=one)
-    report = only(found, "chain")
-    assert report.where == "between step 4 and step 5, last.weight"
