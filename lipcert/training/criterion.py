@@ -23,7 +23,7 @@ from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.losses import per_example_loss
-from lipcert.training.clipping import Asked
+from lipcert.training.clipping.gradients import Asked
 from lipcert.training.composition import is_finite
 from lipcert.training.guards import Passing, StepGuard
 from lipcert.training.network import joined_labels

@@ -27,15 +27,9 @@ from lipcert.graph.ir import Graph
 from lipcert.measure.gradient_norms.plan import channels_last, prefers_channels_last
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.calibration import Calibration, recalibrated
-from lipcert.training.clipping import (
-    Asked,
-    ClippedGradients,
-    ClipRule,
-    LiveNetwork,
-    SingleGradients,
-    check_clips,
-    install_clips,
-)
+from lipcert.training.clipping.backprop import install_clips
+from lipcert.training.clipping.gradients import Asked, ClippedGradients, ClipRule, LiveNetwork
+from lipcert.training.clipping.single import SingleGradients
 from lipcert.training.mechanisms import (
     BackpropClipping,
     Clipless,
@@ -240,7 +234,6 @@ def _clipped(
 def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:
     graph = planned.bounds.graph
     handles = install_clips(network.module, graph, network.matches)
-    check_clips(network.module, graph, network.matches, network.outputs.joined)
     return Enforcement(_nothing, lambda: planned, handles=handles)
 
 

@@ -13,7 +13,7 @@ on every one that is larger than all before. Behaviour that occurs only at other
 occasionally, is not found.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -22,19 +22,20 @@ from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, is_shown
-from lipcert.training.clipping.probe import (
-    EXAMPLES,
-    Probe,
-    Seen,
-    agree,
-    in_widest,
-    longest_of,
-)
+from lipcert.training.clipping.backprop import HookedLayer, hooked_layers
+from lipcert.training.clipping.probe import EXAMPLES, Probe, Seen
 from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import UNLIKE, TrainedNetwork
 
-_ASCENT: Final = 2.0**-30
+_ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
+"""Allowed relative difference. A file rounds constants to float32, and float32 arithmetic may
+switch a ReLU at its kink."""
+_FAINT: Final = 1e-3
+"""Tensors shorter than this share of the longest of their kind are compared relative to that
+share."""
+_IDLE: Final = 2.0**-30
 """Length of the loss gradient at the output: so short that clips of gradients are idle."""
+_CLIPPED: Final = 1.0
 _NOT_EVALUATED: Final = (
     "training: the module cannot be evaluated with copies of its weights in float64 or float32 "
     "({why}), so it is unknown whether it is the network that was bounded"
@@ -43,6 +44,10 @@ _OTHER_NETWORK: Final = (
     "is not that of the network that was bounded: the module was changed, has a hook or an "
     "autograd function whose backward pass is not the derivative of its forward pass, "
     f"{UNLIKE}"
+)
+_CALLS: Final = (
+    "; under backpropagation clipping, call each layer with the whole batch as first axis, once, "
+    "and on nothing but tensors"
 )
 _MIXED: Final = (
     "for a batch of {count} examples is not that of its first {half} and of the others computed "
@@ -159,6 +164,8 @@ class SameNetwork:
 def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool | None) -> None:
     """Raise an error unless output and gradients of the module are those of the graph.
 
+    So must be what each clip in the network is given, which then acts alike at all other inputs.
+
     training: the mode of all parts; None leaves each in its own. The module must have no hooks of
     the run.
     """
@@ -170,9 +177,18 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
             f"training: the module no longer has {gone[0]}, which it had when make_private was "
             "called; change the module before that"
         )
-    probe, live, allowed = _evaluated(network, graph, training=training)
-    _refuse_changed(probe.changed_buffers())
-    _compare(live, probe.of_graph(), allowed, _OTHER_NETWORK)
+    layers = hooked_layers(network.module, graph, network.matches)
+    for ascent in (_CLIPPED, _IDLE) if layers else (_IDLE,):
+        probe, live, allowed = _evaluated(network, graph, layers, training=training, ascent=ascent)
+        _refuse_changed(probe.changed_buffers())
+        for layer, found in live.inputs.items():
+            if len(found) != 1 or layer not in live.cotangents:
+                raise NoVerdictError(
+                    f"training: the layer {layer!r} is called {len(found)} times, and was bounded "
+                    "for one call: its clips do not act where its parameters do; call it once"
+                )
+        otherwise = f"{_OTHER_NETWORK}{_CALLS if layers else ''}"
+        _compare(live, probe.of_graph(), allowed, otherwise)
 
 
 def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) -> None:
@@ -183,7 +199,7 @@ def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) 
     known not to affect one another. In all, this evaluates four times as many examples as the batch
     has.
     """
-    probe, whole, allowed = _evaluated(network, graph, training=None, examples=x)
+    probe, whole, allowed = _evaluated(network, graph, (), training=None, examples=x)
     count = len(x)
     while count > known:
         half = (count + 1) // 2
@@ -196,23 +212,32 @@ def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) 
 
 
 def _evaluated(
-    network: TrainedNetwork, graph: Graph, *, training: bool | None, examples: Tensor | None = None
+    network: TrainedNetwork,
+    graph: Graph,
+    layers: Sequence[HookedLayer],
+    *,
+    training: bool | None,
+    ascent: float = _IDLE,
+    examples: Tensor | None = None,
 ) -> tuple[Probe, Seen, float]:
-    """Evaluate the module as `in_widest` does."""
-    return in_widest(
-        lambda dtype: Probe(
-            network.module,
-            graph,
-            network.matches,
-            (),
-            dtype,
-            training=training,
-            ascent=_ASCENT,
-            read=network.outputs.joined,
-            examples=examples,
-        ),
-        _NOT_EVALUATED,
-    )
+    """Evaluate the module in the widest dtype that it supports.
+
+    Returns:
+        the probe, what it saw of the module, and the relative difference allowed in that dtype.
+
+    Raises:
+        NoVerdictError: if no dtype is supported.
+    """
+    why = ""
+    for dtype, allowed in _ALLOWED.items():
+        probe = Probe(
+            network, graph, layers, dtype, training=training, ascent=ascent, examples=examples
+        )
+        live = probe.of_module()
+        if live is not None:
+            return probe, live, allowed
+        why = probe.refused
+    raise NoVerdictError(_NOT_EVALUATED.format(why=why))
 
 
 def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
@@ -297,10 +322,26 @@ def _beside(first: Seen, second: Seen) -> Seen:
 
 def _compare(live: Seen, expected: Seen, allowed: float, otherwise: str) -> None:
     """Raise NoVerdictError with `otherwise` for the first result that is not as expected."""
-    longest = longest_of(expected.gradients.values())
-    pairs = {"output": (live.output, expected.output, 0.0)}
-    for name, gradient in expected.gradients.items():
-        pairs[f"gradient of {name!r}"] = (live.gradients[name], gradient, longest)
-    for what, (found, wanted, largest) in pairs.items():
-        if not agree(found, wanted, allowed, largest):
+    for what, found, wanted, longest in _pairs(live, expected):
+        scale = max(_length(wanted), _FAINT * longest)
+        if found.shape != wanted.shape or not _length(found - wanted) <= allowed * scale:
             raise NoVerdictError(f"training: the {what} of the module {otherwise}")
+
+
+def _pairs(live: Seen, expected: Seen) -> Iterator[tuple[str, Tensor, Tensor, float]]:
+    """Yield what is compared, and the length of the longest tensor of its kind."""
+    for layer, inputs in expected.inputs.items():
+        for wanted in inputs:
+            yield f"input of {layer!r}", live.inputs[layer][0], wanted, 0.0
+    longest = max(map(_length, expected.cotangents.values()), default=0.0)
+    for layer, wanted in expected.cotangents.items():
+        yield f"cotangent of {layer!r}", live.cotangents[layer], wanted, longest
+    yield "output", live.output, expected.output, 0.0
+    longest = max(map(_length, expected.gradients.values()))
+    for name, wanted in expected.gradients.items():
+        yield f"gradient of {name!r}", live.gradients[name], wanted, longest
+
+
+def _length(tensor: Tensor) -> float:
+    """Return the 2-norm of all entries together."""
+    return float(torch.linalg.vector_norm(tensor.double()))

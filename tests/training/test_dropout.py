@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import BackpropClipping, GradientClipping, Loss, Private, WeightClipping
-from lipcert.training.clipping import SingleGradients
+from lipcert.training.clipping.single import SingleGradients
 from lipcert.training.modes import dropouts
 from tests.commands import lipcert
 from tests.training.runs import BATCH, CLASSES, EXAMPLES, STEPS, clipless, data, private_run, train

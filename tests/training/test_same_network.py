@@ -3,6 +3,7 @@
 import copy
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,6 +121,28 @@ def test_layers_that_change_places_are_refused() -> None:
         step(private)
         private.model[1], private.model[3] = private.model[3], private.model[1]
         with pytest.raises(NoVerdictError, match="output"):
+            step(private)
+
+
+class Whole(Small):
+    """Gives a layer the examples of a batch as one, where `is_whole`."""
+
+    is_whole = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x[None])[0] if self.is_whole else self.hidden(x)
+        logits: Tensor = self.head(hidden.relu())
+        return logits
+
+
+def test_clips_that_later_act_on_a_whole_batch_are_refused() -> None:
+    """Where they are idle the module computes what it did."""
+    radii: dict[str, Any] = {"input_clip": None, "input_clips": {"head": 1.0}}
+    mechanism = BackpropClipping(**radii, cotangent_clip=0.1, input_norm=1.0)
+    with private_run(mechanism=mechanism, network=Whole, record_every=None) as private:
+        step(private)
+        private.model.is_whole = True
+        with pytest.raises(NoVerdictError, match="cotangent of 'hidden'"):
             step(private)
 
 

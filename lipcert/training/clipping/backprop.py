@@ -7,7 +7,8 @@ network.
 
 Invariant: a layer is a module that alone owns its parameters and is called once, or that shares an
 embedding table with one other module, only one of the two reading rows of it. A network that does
-not have this form is refused with the names of its parameters; `check_clips` verifies the mapping.
+not have this form is refused with the names of its parameters; `training.same_network`
+verifies the mapping.
 """
 
 from collections import Counter

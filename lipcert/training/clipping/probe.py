@@ -4,13 +4,12 @@ A `Seen` holds, for one of the two, what every clip received forward and backwar
 all gradients. The module is left unchanged: it computes with copies of its tensors, in float64 if
 it can, and the random state is restored.
 
-`check_clips` compares the clips of the two. A clip depends only on what it is given. So if every
-clip of the module is given the same as its counterpart in the graph, example by example, the two
-compute the same at all other inputs too, including inputs at which a clip takes effect that happens
-to be idle here.
+A clip depends only on what it is given. So if every clip of the module is given the same as its
+counterpart in the graph, example by example, the two compute the same at all other inputs too,
+including inputs at which a clip takes effect that happens to be idle here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -22,19 +21,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from lipcert.audit.recorded import Match
-from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import whole_numbers
 from lipcert.graph.ir import Graph, Node, example
 from lipcert.measure.lowering import LoweredNetwork
-from lipcert.training.clipping.backprop import HookedLayer, hooked_layers
+from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.modes import at_rest
+from lipcert.training.network import TrainedNetwork
 
-ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
-"""Allowed relative difference. A file rounds constants to float32, and float32 arithmetic may
-switch a ReLU at its kink."""
-FAINT: Final = 1e-3
-"""Tensors shorter than this share of the longest of their kind are compared relative to that
-share."""
 EXAMPLES: Final = 3
 """Number of random examples."""
 _ALL: Final = slice(None)
@@ -72,21 +65,19 @@ class Probe:
 
     def __init__(
         self,
-        module: nn.Module,
+        network: TrainedNetwork,
         graph: Graph,
-        matches: Mapping[str, Match],
         layers: Sequence[HookedLayer],
         dtype: torch.dtype,
         *,
-        training: bool | None = False,
-        ascent: float = 1.0,
-        read: Callable[[object], Tensor | None] | None = None,
+        training: bool | None,
+        ascent: float,
         examples: Tensor | None = None,
     ) -> None:
         """training: the mode of the module; None leaves each part in its own. ascent: the length of
-        ∂/∂output. read: extracts what the loss reads, if the module does not return a tensor.
-        examples: the examples to evaluate, in the form that the graph reads; random ones if
-        None."""
+        ∂/∂output. examples: the examples to evaluate, in the form that the graph reads; random ones
+        if None."""
+        module = network.module
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -97,8 +88,8 @@ class Probe:
             name: _copied(named[name], dtype, requires_grad=isinstance(named[name], nn.Parameter))
             for name in first.values()
         }
-        self._module, self._graph, self._matches, self._layers = module, graph, matches, layers
-        self._output = read
+        self._module, self._graph, self._layers = module, graph, layers
+        self._matches, self._output = network.matches, network.outputs.joined
         rng = np.random.default_rng(0)
         device = next(iter(self._state.values())).device
         x = random_numbers(graph, rng) if examples is None else examples.detach()
@@ -237,7 +228,7 @@ class _ForwardAndBack(nn.Module):
         inner: nn.Module,
         backward: Callable[[Tensor], _Gradients],
         dtype: torch.dtype,
-        read: Callable[[object], Tensor | None] | None,
+        read: Callable[[object], Tensor | None],
     ) -> None:
         super().__init__()
         self.inner = inner
@@ -247,9 +238,8 @@ class _ForwardAndBack(nn.Module):
 
     def forward(self, *x: Tensor) -> tuple[Tensor, _Gradients] | None:
         """Return the output and its gradients; None if the output is not a tensor of this dtype."""
-        output = self.inner(*x)
-        found = output if self._read is None else self._read(output)
-        if not isinstance(found, Tensor) or found.dtype is not self._dtype:
+        found = self._read(self.inner(*x))
+        if found is None or found.dtype is not self._dtype:
             return None
         return found, self._backward(found)
 
@@ -323,91 +313,3 @@ def _copied(tensor: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tenso
     if not plain.is_floating_point():
         return plain
     return plain.to(dtype).requires_grad_(requires_grad)
-
-
-def check_clips(
-    module: nn.Module,
-    graph: Graph,
-    matches: Mapping[str, Match],
-    read: Callable[[object], Tensor | None] | None = None,
-) -> None:
-    """Raise NoVerdictError unless the clips of the module are those of the graph.
-
-    graph: the bounded graph, with its clips. matches: as for `install_clips`. read: as for `Probe`.
-    """
-    layers = hooked_layers(module, graph, matches)
-    probe, live, allowed = in_widest(
-        lambda dtype: Probe(module, graph, matches, layers, dtype, read=read),
-        "clipping: the module cannot be evaluated with copies of its weights in float64 or "
-        "float32 ({why}), so it is unknown whether its clips are where they were bounded",
-    )
-    _compare(live, probe.of_graph(), allowed)
-
-
-def in_widest(made: Callable[[torch.dtype], Probe], otherwise: str) -> tuple[Probe, Seen, float]:
-    """Evaluate the module in the widest dtype that it supports.
-
-    Returns:
-        the probe, what it saw of the module, and the relative difference allowed in that dtype.
-
-    Raises:
-        NoVerdictError: if no dtype is supported: the text `otherwise`, with the reason.
-    """
-    why = ""
-    for dtype, allowed in ALLOWED.items():
-        probe = made(dtype)
-        live = probe.of_module()
-        if live is not None:
-            return probe, live, allowed
-        why = probe.refused
-    raise NoVerdictError(otherwise.format(why=why))
-
-
-def agree(found: Tensor, expected: Tensor, allowed: float, longest: float = 0.0) -> bool:
-    """Whether two tensors agree, relative to the second or to a share of the longest of its
-    kind."""
-    if found.shape != expected.shape:
-        return False
-    scale = max(length(expected), FAINT * longest)
-    return length(found - expected) <= allowed * scale
-
-
-def longest_of(tensors: Iterable[Tensor]) -> float:
-    """Return the largest length of these tensors."""
-    return max(map(length, tensors))
-
-
-def length(tensor: Tensor) -> float:
-    """Return the 2-norm of all entries together."""
-    return float(torch.linalg.vector_norm(tensor.double()))
-
-
-def _compare(live: Seen, bounded: Seen, allowed: float) -> None:
-    for layer, found in live.inputs.items():
-        if len(found) != 1 or layer not in live.cotangents:
-            raise NoVerdictError(
-                f"clipping: the layer {layer!r} is called {len(found)} times, and was bounded for "
-                "one call: its clips do not act where its parameters do; call the layer once"
-            )
-        for expected in bounded.inputs[layer]:
-            _require((layer, "reads"), found[0], expected, allowed, 0.0)
-    longest = longest_of(bounded.cotangents.values())
-    for layer, cotangent in bounded.cotangents.items():
-        _require((layer, "receives"), live.cotangents[layer], cotangent, allowed, longest)
-    _require(("output", "returns"), live.output, bounded.output, allowed, 0.0)
-    longest = longest_of(bounded.gradients.values())
-    for name, gradient in bounded.gradients.items():
-        _require((name, "has as its gradient"), live.gradients[name], gradient, allowed, longest)
-
-
-def _require(
-    what: tuple[str, str], found: Tensor, expected: Tensor, allowed: float, longest: float
-) -> None:
-    if agree(found, expected, allowed, longest):
-        return
-    name, verb = what
-    raise NoVerdictError(
-        f"clipping: what {name!r} {verb} in the module {tuple(found.shape)} is not what it {verb} "
-        f"in the network that was bounded {tuple(expected.shape)}, so the clips of the two differ; "
-        "call each layer with the whole batch as first axis, once, and on nothing but tensors"
-    )

@@ -9,7 +9,7 @@ from torch import Tensor
 from lipcert.core.losses.entries import SquaredError
 from lipcert.graph.ir import Graph, parameters_of
 from lipcert.privacy.noise import Group
-from lipcert.training.clipping import ClipRule
+from lipcert.training.clipping.gradients import ClipRule
 from tests.measure.gradient_norms import oracle
 
 LOSS = SquaredError(1e9, "sum", half=True)

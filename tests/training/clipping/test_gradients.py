@@ -18,8 +18,13 @@ from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.settings.settings import Settings
-from lipcert.training.clipping import ClippedGradients, ClipRule, LiveNetwork, gradients
-from lipcert.training.clipping.gradients import clip_factors
+from lipcert.training.clipping import gradients
+from lipcert.training.clipping.gradients import (
+    ClippedGradients,
+    ClipRule,
+    LiveNetwork,
+    clip_factors,
+)
 from tests.measure.gradient_norms.test_engine import view, weights
 from tests.models.shipped import NAMES, module, path_of
 from tests.models.shipped import graph_of as shipped

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lipcert.errors import NoVerdictError
-from lipcert.training.clipping import LiveNetwork
+from lipcert.training.clipping.gradients import LiveNetwork
 from tests.networks import trained
 from tests.training.clipping import oracle
 from tests.training.clipping.test_gradients import TIED, mlp
