@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.arithmetic import round_up, sqrt_up
+from lipcert.core.arithmetic import round_down, round_up, sqrt_up
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -118,6 +118,11 @@ class Interval:
         high = 1.0 / np.where(crosses, 1.0, self.lo)
         return Interval(np.where(crosses, -np.inf, down(low)), np.where(crosses, np.inf, up(high)))
 
+    def root(self) -> Interval:
+        """√x, where negative numbers count as 0."""
+        known = clip(self, 0.0, math.inf)
+        return clip(Interval(down(np.sqrt(known.lo)), up(np.sqrt(known.hi))), 0.0, math.inf)
+
     def meet(self, other: Interval) -> Interval:
         """Return the intersection of both; raise ValueError if it is empty."""
         return Interval(np.maximum(self.lo, other.lo), np.minimum(self.hi, other.hi))
@@ -156,6 +161,11 @@ def exact(array: Array | float) -> Interval:
     """The interval from each number to itself."""
     known = np.asarray(array, dtype=np.float64)
     return Interval(known, known)
+
+
+def enclosed(number: Fraction) -> Interval:
+    """The float64 numbers around a rational one."""
+    return Interval(np.array(round_down(number)), np.array(round_up(number)))
 
 
 def symmetric(radius: float, shape: tuple[int, ...]) -> Interval:

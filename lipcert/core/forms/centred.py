@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.forms.chain import Form, below_level
-from lipcert.core.interval import Array, Interval, exact, norm_up, up
+from lipcert.core.interval import Array, Interval, enclosed, exact, norm_up, up
 from lipcert.core.norms.claim import MAX_SIZE, is_semidefinite, room_for
 from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact
@@ -57,9 +57,8 @@ def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
     centre = np.clip((1.0 - float(share)) * (0.5 * box.lo + 0.5 * box.hi), box.lo, box.hi)
     if not _satisfies(centre, fact):
         return None
-    weight = Interval(np.array(round_down(share)), np.array(round_up(share)))
     rows = [(end - exact(centre), end) for end in (exact(box.lo), exact(box.hi))]
-    ends = [far * far - weight * (end * end) for far, end in rows]
+    ends = [far * far - enclosed(share) * (end * end) for far, end in rows]
     worst = exact(np.maximum(ends[0].hi, ends[1].hi).reshape(-1)).sum((0,))
     square = Fraction(float(worst.hi[0])) + share * Fraction(fact.norm) ** 2
     return Ball(centre, sqrt_up(max(square, Fraction(0))))

@@ -79,12 +79,10 @@ def _mask(call: Call, queries: int, keys: int) -> Constant | None:
         if len(given.shape) < 2 or given.shape[-1] != keys:
             raise Unsupported("its mask covers a part of the keys only")
         if not given.is_float:
-            hidden = np.where(given.lo, 0.0, -np.inf)
-            given = Constant(hidden, hidden, {}, given.place)
+            given = Constant.of(np.where(given.lo, 0.0, -np.inf), given.place)
     if not call.integer("is_causal", 0):
         return given
     later = np.triu(np.ones((queries, keys), dtype=bool), 1)
-    zero, never = np.zeros((1, 1)), np.full((1, 1), -np.inf)
-    flags, lowest = Constant(later, later), Constant(never, never)
-    found = apply(call, "Where", flags, lowest, given or Constant(zero, zero))
+    zero, never = Constant.of(np.zeros((1, 1))), Constant.of(np.full((1, 1), -np.inf))
+    found = apply(call, "Where", Constant.of(later), never, given or zero)
     return found if isinstance(found, Constant) else None

@@ -89,7 +89,7 @@ def gather_elements(call: Call) -> Value:
         if value.sources or value.uniform() is None:
             raise Unsupported(CHOSEN)
         same = np.broadcast_to(value.lo.flat[0], check_size(chosen.shape))
-        return Constant(same, same, {}, chosen.place)
+        return Constant.of(same, chosen.place)
     if isinstance(chosen, Data):
         here, there = list(value.shape), list(chosen.shape)
         if here[:axis] + here[axis + 1 :] != there[:axis] + there[axis + 1 :]:

@@ -4,10 +4,9 @@ Every function follows ONNX's definition of its operator, so it needs no rule of
 """
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from lipcert.core.kinds import DivideByNorm
 from lipcert.core.lower.call import Call
@@ -15,8 +14,16 @@ from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import permute
-from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes, whole
-from lipcert.core.lower.values import Constant, Value, check_size
+from lipcert.core.lower.spelling import (
+    along_axis,
+    apply,
+    inverse_root,
+    number,
+    reduced,
+    reduced_axes,
+    whole,
+)
+from lipcert.core.lower.values import Array, Constant, Value, check_size
 
 _MVN_EPSILON: Final = float(np.float32(1e-9))
 """The number that MeanVarianceNormalization adds to the standard deviation, by its definition."""
@@ -78,18 +85,14 @@ def cumulated(call: Call) -> Value:
     value, places = call.value(0), call.whole(1)
     (axis,) = normal_axes(places, len(value.shape))
     check_apart(value, (axis,))
-    size, last = value.shape[axis], len(value.shape) - 1
+    size = value.shape[axis]
     is_late, is_reverse = call.integer("exclusive", 0), call.integer("reverse", 0)
     check_size((size, size))
-    matrix = np.tril(np.ones((size, size)), -1 if is_late else 0)
-    matrix = matrix.T if is_reverse else matrix
-    swap = list(range(last + 1))
-    swap[axis], swap[last] = last, axis
+    matrix = np.triu(np.ones((size, size)), 1 if is_late else 0)
+    matrix = np.ascontiguousarray(matrix.T) if is_reverse else matrix
     if isinstance(value, Constant) and _is_whole(value):
-        return _whole_sums(value, matrix, swap)
-    transposed = Constant(*2 * (np.ascontiguousarray(matrix.T),))
-    product = apply(call, "MatMul", permute(call, value, swap), transposed)
-    return permute(call, product, swap)
+        return _whole_sums(value, matrix, axis)
+    return along_axis(call, value, axis, Constant.of(matrix))
 
 
 def _is_whole(value: Constant) -> bool:
@@ -102,12 +105,13 @@ def _is_whole(value: Constant) -> bool:
     )
 
 
-def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> Constant:
+def _whole_sums(value: Constant, matrix: Array, axis: int) -> Constant:
     value.check_fixed()
     if value.lo is not value.hi or np.abs(value.lo.astype(np.float64)).sum() > 2.0**31:
         raise Unsupported("a whole number is too large")
-    found = np.transpose(np.transpose(value.lo, swap) @ matrix.T.astype(value.lo.dtype), swap)
-    cast = found.astype(value.lo.dtype)
+    kind = value.lo.dtype
+    found = value.lo.swapaxes(axis, -1) @ matrix.astype(kind)
+    cast = found.swapaxes(axis, -1).astype(kind)
     return Constant(cast, cast, sum_of_sources(value), value.place)
 
 

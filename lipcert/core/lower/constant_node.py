@@ -1,10 +1,8 @@
 """Read the constants that nodes hold, and list the tensors behind several constants."""
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
@@ -14,7 +12,6 @@ from lipcert.core.lower.values import Constant, Value, literal
 def constant(call: Call) -> Value:
     """Lower Constant: return the number, numbers or tensor in the node."""
     name = call.node.outputs[0]
-    found: npt.NDArray[Any]
     if call.given("value"):
         tensor = call.tensor("value")
         if tensor is None:
@@ -29,8 +26,7 @@ def constant(call: Call) -> Value:
     if not one and not call.given("value_ints"):
         raise Unsupported("the kind of its value is not supported")
     whole = call.integer("value_int", 0) if one else call.integers("value_ints")
-    array = np.asarray(whole, dtype=np.int64)
-    return Constant(array, array)
+    return Constant.of(np.asarray(whole, dtype=np.int64))
 
 
 def sum_of_sources(*constants: Constant) -> dict[str, float]:

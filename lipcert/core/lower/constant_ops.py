@@ -12,27 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_up, multiply_up, sqrt_up
-from lipcert.core.interval import Interval, absolute, exact, norm_up
-from lipcert.core.interval import down as below
-from lipcert.core.interval import up as above
+from lipcert.core.interval import Interval, absolute, clip, exact, norm_up
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast, interval, negative, quotient
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.exact_constants import (
-    ARITHMETIC,
-    exactly,
-    held_for_all,
-    whole,
-    within,
-)
+from lipcert.core.lower.exact_constants import ARITHMETIC, exactly, held_for_all, whole, within
 from lipcert.core.lower.functions import applied
-from lipcert.core.lower.slopes import (
-    chained,
-    of_entries,
-    repeated,
-    with_blocks,
-)
+from lipcert.core.lower.slopes import chained, of_entries, repeated, with_blocks
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import (
     FIXED,
@@ -66,10 +53,6 @@ _MOST_PRODUCTS: Final = 1 << 33
 _MOST_TERMS: Final = 8
 _HALVES: Final = frozenset({"float16", "bfloat16"})
 _HALF_CODES: Final = frozenset({10, 16})
-
-
-def _plain(array: Array) -> Constant:
-    return Constant(array, array)
 
 
 def _is_finite(known: Interval) -> bool:
@@ -340,11 +323,10 @@ def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
         raise Unsupported("a whole number is none of float32, so it has two readings")
     if dtype.kind == "b":
         constant.check_fixed()
-        flags = constant.lo != 0
-        return Constant(flags, flags, {}, constant.place)
+        return Constant.of(constant.lo != 0, constant.place)
     numbers = np.asarray([int(item) for item in constant.lo.flat], dtype=object)
     cast = within(numbers.reshape(constant.shape), dtype)
-    return Constant(cast, cast, {}, constant.place, held_for_all(constant, dtype))
+    return Constant.of(cast, constant.place, held_for_all(constant, dtype))
 
 
 def cast_like(call: Call) -> Value:
@@ -372,7 +354,7 @@ def cast_like(call: Call) -> Value:
         real = value.lo.astype(np.float64)
         if value.lo is not value.hi or (np.abs(real) > _EXACT).any():
             raise Unsupported("it may round a whole number")
-        value = Constant(real, real, {}, value.place)
+        value = Constant.of(real, value.place)
     if is_held(value.lo, halves=halves) and is_held(value.hi, halves=halves):
         return value
     if halves:
@@ -426,9 +408,8 @@ def power(call: Call) -> Value:
         return Constant(low, high, sum_of_sources(constant, exponent), place)
     if not set(numbers.tolist()) <= set(range(64)) or constant.lo.size > _MOST_FACTORS:
         raise Unsupported("its exponent is not a small whole number")
-    powers = constant.lo.astype(object) ** marks.astype(object)
-    exact_powers = within(np.asarray(powers), constant.lo.dtype)
-    return Constant(exact_powers, exact_powers, {}, place)
+    powers = np.asarray(constant.lo.astype(object) ** marks.astype(object))
+    return Constant.of(within(powers, constant.lo.dtype), place)
 
 
 def absolute_value(call: Call) -> Value:
@@ -482,8 +463,7 @@ def product(call: Call) -> Value:
     found = a @ b
     shape = (*stack, *left.shape[-2:-1], *(right.shape[-1:] if len(right.shape) > 1 else ()))
     if any(not (item.sources or item.lo.any() or item.hi.any()) for item in (first, second)):
-        zeros = np.zeros(shape)
-        return Constant(zeros, zeros, {}, first.place)
+        return Constant.of(np.zeros(shape), first.place)
     low, high = found.lo.reshape(shape), found.hi.reshape(shape)
     slopes = chained((first, _size(b, stack)), (second, _size(a, stack)))
     return Constant(low, high, sum_of_sources(first, second), first.place, slopes=slopes)
@@ -522,7 +502,7 @@ def reduction(call: Call) -> Value:
         constant.check_fixed()
     if constant.lo.dtype.kind in "iu":
         whole_numbers = _reduced_whole(kind, constant.lo, axes)
-        reduced = Constant(whole_numbers, whole_numbers, {}, constant.place, varies)
+        reduced = Constant.of(whole_numbers, constant.place, varies)
         reduced = replace(reduced, varies=held_for_all(reduced, whole_numbers.dtype))
     else:
         known = _reduced_reals(kind, interval(constant), axes)
@@ -584,22 +564,18 @@ def _reduced_reals(kind: str, known: Interval, axes: tuple[int, ...]) -> Interva
         return _factors_multiplied(known, axes, count)
     if kind in {"ReduceL1", "ReduceL2", "ReduceSumSquare"}:
         size = absolute(known)
-        known = _not_negative(size if kind == "ReduceL1" else size * size)
-        total = _not_negative(known.sum(axes))
+        known = clip(size if kind == "ReduceL1" else size * size, 0.0, math.inf)
+        total = clip(known.sum(axes), 0.0, math.inf)
         return _square_root(total) if kind == "ReduceL2" else total
     total = known.sum(axes)
     if kind == "ReduceMean":
-        return total * quotient(_plain(np.full((1,) * len(known.shape), float(count))))
+        return total * quotient(Constant.of(np.full((1,) * len(known.shape), float(count))))
     return total
-
-
-def _not_negative(known: Interval) -> Interval:
-    return Interval(np.maximum(known.lo, 0.0), known.hi)
 
 
 def _square_root(known: Interval) -> Interval:
     """√c, and what float32 arithmetic has in its place: a width's root is rarely a number of it."""
-    return or_rounded(_not_negative(Interval(below(np.sqrt(known.lo)), above(np.sqrt(known.hi)))))
+    return or_rounded(known.root())
 
 
 def _factors_multiplied(known: Interval, axes: tuple[int, ...], count: int) -> Interval:

@@ -70,7 +70,7 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
         divides = np.asarray(operation == "Div" and numbers * b == a, dtype=bool)
         varies = _growing(operation, first, second, divides)
     held = within(numbers, first.lo.dtype)
-    found = Constant(held, held, {}, place, np.broadcast_to(varies, shape))
+    found = Constant.of(held, place, np.broadcast_to(varies, shape))
     return replace(found, varies=held_for_all(found, first.lo.dtype))
 
 
@@ -113,7 +113,7 @@ def equal(call: Call) -> Value:
     flags = np.asarray((a == b) & ~(left | right))
     if not np.array_equal(flags, (_rounded(a) == _rounded(b)) & ~(left | right)):
         raise Unsupported(_READINGS)
-    return Constant(flags, flags, {}, place)
+    return Constant.of(flags, place)
 
 
 def exactly(call: Call, function: Callable[..., Any]) -> Value:
@@ -129,7 +129,7 @@ def exactly(call: Call, function: Callable[..., Any]) -> Value:
     rounded = function(*(_rounded(item.lo) for item in constants))
     if not np.array_equal(found, rounded):
         raise Unsupported(_READINGS)
-    return Constant(found, found, {}, place)
+    return Constant.of(found, place)
 
 
 def _rounded(array: Array) -> Array:

@@ -36,8 +36,8 @@ def stft(call: Call) -> Value:
         raise Unsupported("its frames do not fit its signal")
     starts = np.arange(0, signal.shape[1] - size + 1, step)
     check_size((len(starts), size))
-    places = starts[:, None] + np.arange(size)
-    frames = apply(call, "Gather", signal, Constant(places, places), axis=1)
+    places = Constant.of(starts[:, None] + np.arange(size))
+    frames = apply(call, "Gather", signal, places, axis=1)
     if given is not None:
         window = given.rearranged(lambda entries: entries.reshape(size, 1), None)
         frames = apply(call, "Mul", frames, window)

@@ -5,8 +5,6 @@ import math
 import numpy as np
 
 from lipcert.core.interval import Interval, exact
-from lipcert.core.interval import down as below
-from lipcert.core.interval import up as above
 from lipcert.core.kinds import BatchNorm, LocalResponse, ReduceMax, ReduceNorm
 from lipcert.core.lower.axis_ops import affine, normalized, reduced_by
 from lipcert.core.lower.call import Call
@@ -76,8 +74,7 @@ def batch_norm(call: Call) -> Value:
     total = Interval(variance.lo, variance.hi) + exact(np.full(value.shape[1], epsilon))
     if not (total.lo > 0.0).all():
         raise Unsupported("a variance is not positive")
-    root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
-    inverse = root.reciprocal()
+    inverse = total.root().reciprocal()
     made = Constant(inverse.lo, inverse.hi, dict.fromkeys(variance.sources, np.inf))
     if variance.sources:
         from lipcert.core.lower.slopes import of_entries  # noqa: PLC0415  for such alone

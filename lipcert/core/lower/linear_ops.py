@@ -12,10 +12,6 @@ from lipcert.core.program import Place
 from lipcert.core.token_kinds import MatMul
 
 
-def _permuted(call: Call, value: Data, order: list[int]) -> Data:
-    return only_data(permute(call, value, order))
-
-
 def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
     """Multiply the last axis by a vector: a matrix of one row, whose axis of size 1 is dropped."""
     if weight.place is not None:
@@ -23,11 +19,6 @@ def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
     row = weight.rearranged(lambda entries: entries.reshape(1, -1), None)
     product = dense(call, value, row)
     return moved(call, product, indices(product.shape)[..., 0], product.place)
-
-
-def _turned(weight: Constant) -> Constant:
-    """Return the transpose of a matrix."""
-    return weight.rearranged(np.transpose, None)
 
 
 def _matrix(weight: Constant, rank: int) -> Constant:
@@ -49,37 +40,24 @@ def matmul(call: Call) -> Value:
         from lipcert.core.lower.stacks import repeated  # noqa: PLC0415  for such alone
 
         return repeated(call, first, second)
-    if isinstance(second, Constant):
-        value = only_data(first)
-        if len(second.shape) == 1:
-            return _times_vector(call, value, second)
-        if _is_stack(second):
-            return _stacked(call, value, second, left=False)
-        return dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
-    if not isinstance(first, Constant):
-        raise Unsupported("it is used in a way that is not understood")
-    value = second
+    left = isinstance(first, Constant)
+    value, weight = call.data(int(left)), call.constant(int(not left))
     rank = len(value.shape)
-    if _is_stack(first):
-        return _stacked(call, value, first, left=True)
+    if any(size != 1 for size in weight.shape[:-2]):
+        from lipcert.core.lower.stacks import stacked  # noqa: PLC0415  for such products only
+
+        return stacked(call, value, weight, left=left)
+    if not left and len(weight.shape) == 1:
+        return _times_vector(call, value, weight)
+    if not left:
+        return dense(call, value, _matrix(weight, max(2, rank)).rearranged(np.transpose, None))
     if rank == 1 and value.place is None:
-        return dense(call, value, _matrix(first, 2))
+        return dense(call, value, _matrix(weight, 2))
     if rank < 2:
         raise Unsupported("a constant matrix times a vector of examples")
     swap = [*range(rank - 2), rank - 1, rank - 2]
-    product = dense(call, _permuted(call, value, swap), _matrix(first, rank))
-    return permute(call, product, swap)
-
-
-def _is_stack(weight: Constant) -> bool:
-    """Whether the constant holds several matrices."""
-    return any(size != 1 for size in weight.shape[:-2])
-
-
-def _stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
-    from lipcert.core.lower.stacks import stacked  # noqa: PLC0415  for such products only
-
-    return stacked(call, value, weight, left=left)
+    turned = only_data(permute(call, value, swap))
+    return permute(call, dense(call, turned, _matrix(weight, rank)), swap)
 
 
 def _product(call: Call, first: Data, second: Data) -> Data:

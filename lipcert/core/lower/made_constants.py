@@ -31,8 +31,7 @@ def filled(call: Call) -> Value:
     grown = [axis for axis, is_grown in enumerate(grows) if is_grown]
     if len(grown) > 1:
         raise Unsupported(FIXED)
-    array = np.full(shape, number[0])
-    return Constant(array, array, {}, Place(grown[0]) if grown else place)
+    return Constant.of(np.full(shape, number[0]), Place(grown[0]) if grown else place)
 
 
 def numbers_from(call: Call) -> Value:
@@ -46,11 +45,9 @@ def numbers_from(call: Call) -> Value:
         if grows:
             if (start, stop, step) != (0, 1, 1):
                 raise Unsupported(VARIES)
-            zero = np.zeros(1, dtype=np.int64)
-            return Constant(zero, zero, {}, Place(0), np.ones(1, dtype=np.int64))
+            return Constant.of(np.zeros(1, np.int64), Place(0), np.ones(1, np.int64))
         check_size((len(range(start, stop, step)),))
-        array = np.arange(start, stop, step, dtype=np.int64)
-        return Constant(array, array)
+        return Constant.of(np.arange(start, stop, step, dtype=np.int64))
     first, last, gap = (call.number(place) for place in range(3))
     if not all(map(math.isfinite, (first, last, gap))) or gap == 0.0:
         raise Unsupported("its numbers are not finite, or its step is 0")
@@ -59,11 +56,9 @@ def numbers_from(call: Call) -> Value:
         raise Unsupported("rounding decides how many numbers there are")
     check_size((count,))
     if first.is_integer() and gap.is_integer() and abs(first) + abs(gap) * count <= _EXACT:
-        numbers = first + gap * np.arange(count, dtype=np.float64)
-        return Constant(numbers, numbers)
-    known = exact(np.arange(count, dtype=np.float64)) * exact(np.full(count, gap)) + exact(
-        np.full(count, first)
-    )
+        return Constant.of(first + gap * np.arange(count, dtype=np.float64))
+    steps = exact(np.arange(count, dtype=np.float64)) * exact(np.full(count, gap))
+    known = steps + exact(np.full(count, first))
     return Constant(known.lo, known.hi)
 
 
@@ -94,5 +89,4 @@ def identity_matrix(call: Call) -> Value:
     if len(like.shape) != 2 or like.place is not None or code not in kinds:
         raise Unsupported("its shape or its type is not understood")
     rows, columns = check_size(like.shape)
-    array = np.eye(rows, columns, k=call.integer("k", 0)).astype(kinds[code])
-    return Constant(array, array)
+    return Constant.of(np.eye(rows, columns, k=call.integer("k", 0)).astype(kinds[code]))

@@ -40,7 +40,7 @@ def arrange(call: Call, value: Value, act: Arrange, place: Place | None, copies:
         return value.rearranged(act, place, copies)
     index = act(indices(value.shape))
     if not index.size:
-        return Constant(*2 * (np.zeros(index.shape),), {}, place)
+        return Constant.of(np.zeros(index.shape), place)
     return moved(call, value, index, place)
 
 

@@ -34,7 +34,7 @@ def choice(call: Call) -> Value:
         raise Unsupported("the condition is not a truth value")
     parts: list[Value] = []
     for flags, value in ((mask.lo, first), (~mask.lo, second)):
-        weight = Constant(*2 * (flags.astype(np.float64),), {}, mask.place)
+        weight = Constant.of(flags.astype(np.float64), mask.place)
         if isinstance(value, Data):
             parts.append(times(call, value, weight))
             continue
@@ -45,7 +45,7 @@ def choice(call: Call) -> Value:
             if isinstance(other, Data):
                 shape, place = broadcast((mask, value))
                 hidden = np.broadcast_to(np.where(flags, -np.inf, 0.0), shape)
-                return combined(call, (other, Constant(hidden, hidden, {}, place)), (1, 1))
+                return combined(call, (other, Constant.of(hidden, place)), (1, 1))
         if not (np.isfinite(value.lo) & np.isfinite(value.hi)).all():
             raise Unsupported("a constant is not finite")
         _, place = broadcast((mask, value))

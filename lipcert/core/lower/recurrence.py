@@ -85,7 +85,7 @@ def _check_lengths(call: Call, times: int) -> None:
 
 def _at(call: Call, value: Value, place: int) -> Value:
     """Select one place on the first axis, and drop that axis."""
-    return apply(call, "Gather", value, Constant(*2 * (np.asarray(place),)), axis=0)
+    return apply(call, "Gather", value, Constant.of(np.asarray(place)), axis=0)
 
 
 def _joined(call: Call, values: Sequence[Value]) -> Value:

@@ -15,9 +15,8 @@ from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.layout_ops import normal_axes
-from lipcert.core.lower.moves import permute
 from lipcert.core.lower.selection_ops import select
-from lipcert.core.lower.spelling import apply
+from lipcert.core.lower.spelling import along_axis
 from lipcert.core.lower.values import FIXED, Constant, Value, check_size
 
 _LONGEST: Final = 1 << 14
@@ -130,16 +129,8 @@ def resize(call: Call) -> Value:
         else:
             cubic = slope if mode == "cubic" else None
             weights = _weights(along, cubic, antialias=antialias, inner=inner)
-            value = _weighted(call, value, axis, weights)
+            value = along_axis(call, value, axis, weights)
     return value
-
-
-def _weighted(call: Call, value: Value, axis: int, matrix: Constant) -> Value:
-    """Multiply every run along an axis by a matrix [inputs, outputs]."""
-    last = len(value.shape) - 1
-    swap = list(range(last + 1))
-    swap[axis], swap[last] = last, axis
-    return permute(call, apply(call, "MatMul", permute(call, value, swap), matrix), swap)
 
 
 def _grid(call: Call, value: Value) -> list[tuple[Fraction, int]]:

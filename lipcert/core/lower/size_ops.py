@@ -5,22 +5,14 @@ for every N, it is again such a multiple or does not depend on N.
 """
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import normal_axes
 from lipcert.core.lower.values import FIXED, SAME, TIMES, Constant, Value, check_size
-
-Array = npt.NDArray[Any]
-
-
-def _plain(array: Array, varies: Array) -> Constant:
-    return Constant(array, array, varies=varies)
 
 
 def shape_of(call: Call) -> Value:
@@ -31,14 +23,14 @@ def shape_of(call: Call) -> Value:
     varies = np.full(rank, SAME, dtype=np.int64)
     if value.place is not None:
         varies[value.place.axis] = TIMES
-    return _plain(np.asarray(value.shape, dtype=np.int64)[chosen], varies[chosen])
+    return Constant.of(np.asarray(value.shape, np.int64)[chosen], varies=varies[chosen])
 
 
 def size_of(call: Call) -> Value:
     """Lower Size: the number of entries."""
     value = call.value(0)
-    count = np.asarray(math.prod(value.shape), dtype=np.int64)
-    return _plain(count, np.asarray(SAME if value.place is None else TIMES, dtype=np.int64))
+    grows = np.asarray(SAME if value.place is None else TIMES, np.int64)
+    return Constant.of(np.asarray(math.prod(value.shape), np.int64), varies=grows)
 
 
 def joined(call: Call) -> Value:

@@ -5,10 +5,9 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.interval import Interval, exact
-from lipcert.core.interval import down as below
-from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
+from lipcert.core.lower.moves import permute
 from lipcert.core.lower.operators import rule_of
 from lipcert.core.lower.values import Constant, Value
 from lipcert.core.reader.records import Attribute, AttributeValue, Node
@@ -36,14 +35,20 @@ def number(value: float | Interval) -> Constant:
 
 def whole(*items: int) -> Constant:
     """Return a constant of whole numbers, such as sizes, axes or places."""
-    array = np.asarray(items, dtype=np.int64)
-    return Constant(array, array)
+    return Constant.of(np.asarray(items, dtype=np.int64))
 
 
 def inverse_root(count: int) -> Constant:
     """Enclose 1/√n in a constant."""
-    root = np.sqrt(np.asarray(float(count)))
-    return number(Interval(below(root), above(root)).reciprocal())
+    return number(exact(float(count)).root().reciprocal())
+
+
+def along_axis(call: Call, value: Value, axis: int, matrix: Constant) -> Value:
+    """Multiply every run along an axis by a matrix [inputs, outputs]."""
+    last = len(value.shape) - 1
+    swap = list(range(last + 1))
+    swap[axis], swap[last] = last, axis
+    return permute(call, apply(call, "MatMul", permute(call, value, swap), matrix), swap)
 
 
 def reduced(call: Call, op_type: str, value: Value, axes: tuple[int, ...], *, keep: bool) -> Value:

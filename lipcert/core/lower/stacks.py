@@ -23,7 +23,7 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     """
     value, place = _expanded(call, value, weight)
     rank, shape = len(value.shape), value.shape
-    turned = weight if left else permute(call, weight, _swapped(len(weight.shape)))
+    turned = weight if left else weight.rearranged(lambda own: own.swapaxes(-1, -2), None)
     outputs, inputs = turned.shape[-2:]
     summed = rank - 2 if left else rank - 1
     stack = [1] * (rank - len(weight.shape)) + list(weight.shape[:-2])
@@ -42,7 +42,7 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     grows = [place is not None, False, False]
     flat = same_order(call, permute(call, wide, order), (1, count * inputs, pixels), grows)
     kernels = (count * outputs, inputs, 1)
-    kernel = only_constant(turned).rearranged(lambda entries: entries.reshape(kernels), None)
+    kernel = turned.rearranged(lambda entries: entries.reshape(kernels), None)
     window = Window((1,), (1,), (1,), (0,), (pixels,))
     op = Conv(kernel.operand(3), None, window, count, transposed=False)
     apart = None if place is None else Place(0)
@@ -53,17 +53,6 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     result = list(shape)
     result[-2 if left else -1] = outputs
     return same_order(call, narrow, tuple(result), [axis == own for axis in range(rank)])
-
-
-def only_constant(value: Value) -> Constant:
-    """Return the value as a constant; refuse one that depends on the data."""
-    if isinstance(value, Data):
-        raise Unsupported("it is used in a way that is not understood")
-    return value
-
-
-def _swapped(rank: int) -> list[int]:
-    return [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _expanded(call: Call, value: Data, weight: Constant) -> tuple[Data, Place | None]:
@@ -140,4 +129,4 @@ def added_blocks(call: Call) -> Value:
     extra = tuple(r % s for r, s in zip(room, strides, strict=True))
     ways = {"strides": tuple(strides), "dilations": tuple(dilations), "pads": tuple(pads)}
     ways |= {"output_padding": extra}
-    return apply(call, "ConvTranspose", image, Constant(kernel, kernel), group=channels, **ways)
+    return apply(call, "ConvTranspose", image, Constant.of(kernel), group=channels, **ways)

@@ -160,8 +160,7 @@ def _apart(call: Call, value: Data) -> Data:
     """Return a new value for a `row`, as other tensors of the file may share its value here."""
     if value.kind != "row":
         return value
-    zero = Constant(*2 * (np.zeros((1,) * len(value.shape)),))
-    return combined(call, (value, zero), (1, 1))
+    return combined(call, (value, Constant.of(np.zeros((1,) * len(value.shape)))), (1, 1))
 
 
 def _opposite(value: Data) -> Data:
@@ -193,7 +192,7 @@ def both(call: Call) -> Value:
         found = call.step(Multiply(), *numbers, shape=shape, place=place)
     else:
         flags = _truths(known) if is_and else ~_truths(known)
-        factor = Constant(*2 * (flags.astype(np.float64),), {}, known.place)
+        factor = Constant.of(flags.astype(np.float64), known.place)
         (number,) = numbers
         is_same = bool(flags.all())
         found = expanded(call, number, shape, place) if is_same else times(call, number, factor)
@@ -217,7 +216,7 @@ def number_of(call: Call, value: Data) -> Data:
 def numbers_of(call: Call, values: Sequence[Value]) -> list[Value]:
     """Truth values, each 1 where it is true, 0 elsewhere."""
     return [
-        Constant(*2 * (_truths(value).astype(np.float64),), {}, value.place)
+        Constant.of(_truths(value).astype(np.float64), value.place)
         if isinstance(value, Constant)
         else number_of(call, _only_truth(value))
         for value in values
@@ -265,8 +264,8 @@ def _shape_of(value: Value) -> Constant:
     """Return a constant in place of whole numbers of which only the shape is read."""
     if isinstance(value, Constant):
         return value
-    zeros = np.zeros(value.shape, dtype=np.int64)
-    return Constant(zeros, zeros, {}, value.place, np.full(value.shape, UNKNOWN, np.int64))
+    varies = np.full(value.shape, UNKNOWN, np.int64)
+    return Constant.of(np.zeros_like(varies), value.place, varies)
 
 
 def paired(call: Call) -> Value:
@@ -304,7 +303,7 @@ def largest_place(call: Call) -> Value:
     count = only_data(reduced(call, "ReduceSum", wins, (axis + 1,), keep=False))
     hot = replace(_compared(call, count, np.asarray(size - 1.0), above=True), kind="real")
     numbers = np.arange(float(size)).reshape(size, *(1,) * (rank - axis - 1))
-    place = times(call, hot, Constant(numbers, numbers))
+    place = times(call, hot, Constant.of(numbers))
     keep = bool(call.integer("keepdims", 1))
     found = only_data(reduced(call, "ReduceSum", place, (axis,), keep=keep))
     return replace(found, kind="row", below=size)
@@ -316,13 +315,10 @@ def _as_reals(value: Value) -> Value:
         if value.is_real:
             raise Unsupported("it computes with whole numbers that depend on the data")
         return value
-    if (
-        value.lo.dtype.kind not in "iu"
-        or (np.abs(value.lo.astype(np.float64)) >= _MOST_EXACT).any()
-    ):
-        raise Unsupported("a whole number is too large, or it is none")
     real = value.lo.astype(np.float64)
-    return Constant(real, real, {}, value.place, value.varies)
+    if value.lo.dtype.kind not in "iu" or (np.abs(real) >= _MOST_EXACT).any():
+        raise Unsupported("a whole number is too large, or it is none")
+    return Constant.of(real, value.place, value.varies)
 
 
 def chosen(call: Call) -> Value:

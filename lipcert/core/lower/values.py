@@ -96,6 +96,11 @@ class Constant:
         if self.is_float and (is_undefined(self.lo) or is_undefined(self.hi)):
             raise Unsupported("a constant is not a number")
 
+    @classmethod
+    def of(cls, array: Array, place: Place | None = None, varies: Array | None = None) -> Constant:
+        """Return the constant of exactly these numbers, which come from no tensor of the file."""
+        return cls(array, array, {}, place, varies)
+
     @property
     def shape(self) -> Shape:
         """The dimensions at N = 1."""
@@ -186,7 +191,7 @@ def literal(tensor: Tensor, name: str) -> Constant:
         raise Unsupported("it holds text, or numbers of a type that is not read")
     values = tensor.values()
     if values.dtype.kind != "f":
-        return Constant(values, values)
+        return Constant.of(values)
     return Constant(values, values, {name: 1.0}, acts=())
 
 

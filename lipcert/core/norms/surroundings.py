@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lipcert.core.arithmetic import round_down, round_up
-from lipcert.core.interval import Interval
+from lipcert.core.interval import Interval, enclosed
 from lipcert.core.norms.convolution import Kernel
 from lipcert.core.program import IndexArray, Shape
 from lipcert.core.window_kinds import Window
@@ -61,10 +60,8 @@ def averaged(kernel: Kernel, pool: Window) -> Kernel | None:
     if kernel.adjoint or any(pool.before) or not fits:
         return None
     window = _joined(frame.window, pool)
-    share = Fraction(1, math.prod(pool.taps))
-    part = kernel.entries * Interval(
-        np.array(round_down(share)), np.array(round_up(share))
-    ).broadcast(kernel.entries.shape)
+    share = enclosed(Fraction(1, math.prod(pool.taps)))
+    part = kernel.entries * share.broadcast(kernel.entries.shape)
     lo = np.zeros((*kernel.entries.shape[:2], *window.taps))
     hi = lo.copy()
     for shifts in itertools.product(*map(range, pool.taps)):

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up
-from lipcert.core.interval import Interval, exact
+from lipcert.core.arithmetic import add_up, multiply_up
+from lipcert.core.interval import Interval, enclosed, exact
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Cotangent, Fact, box_norm, lengths_up, root_up
 
@@ -145,7 +145,6 @@ def centred(x: Fact, axes: Shape, shape: Shape) -> Fact:
         return Fact.of(shape, 0.0)
     axes = tuple(axis % len(shape) for axis in axes)
     known = math.prod(x.box.shape[axis] for axis in axes)  # each stands for several entries
-    share = Interval(*(np.array(end(Fraction(1, known))) for end in (round_down, round_up)))
     low = np.min(x.box.lo, axis=axes, keepdims=True)
     high = np.max(x.box.hi, axis=axes, keepdims=True)
     is_known = np.isfinite(low) & np.isfinite(high)
@@ -153,7 +152,7 @@ def centred(x: Fact, axes: Shape, shape: Shape) -> Fact:
     return Fact.of(
         shape,
         min(x.norm, box_norm(x.box - exact(middle), shape)),
-        x.box - x.box.sum(axes) * share,
+        x.box - x.box.sum(axes) * enclosed(Fraction(1, known)),
         x.row_norm if axes == (len(shape) - 1,) else math.inf,
         x.column_norm if axes == (len(shape) - 2,) else math.inf,
     )

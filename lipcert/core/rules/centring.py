@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from lipcert.core.arithmetic import divide_up, multiply_down, multiply_up
-from lipcert.core.interval import Interval, absolute, down, exact, symmetric
+from lipcert.core.interval import Interval, absolute, clip, down, exact, symmetric
 from lipcert.core.kinds import Centre, DivideByNorm
 from lipcert.core.program import Shape
 from lipcert.core.rules.base import Rule
@@ -47,7 +47,7 @@ class DivideByNormRule(Rule[DivideByNorm]):
         if steepest < math.inf:
             box = (x.box * Interval(np.zeros(()), np.array(steepest))).meet(box)
         if (x.box.lo >= 0.0).all():
-            box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
+            box = clip(box, 0.0, math.inf)
 
         def line(axis: int, before: float) -> float:
             inside = radius if len(shape) + axis in axes else math.inf

@@ -6,7 +6,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.enclosures import log
-from lipcert.core.interval import Interval, absolute, down, exact, up
+from lipcert.core.interval import Interval, absolute, clip, exact, up
 from lipcert.core.kinds import ReduceLogSumExp, ReduceNorm
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Fact, root_up
@@ -89,18 +89,11 @@ class ReduceNormRule(Rule[ReduceNorm]):
 def _powers(box: Interval, p: int) -> Interval:
     """|x|^p."""
     magnitude = absolute(box)
-    return magnitude if p == 1 else _at_least_zero(magnitude * magnitude)
+    return magnitude if p == 1 else clip(magnitude * magnitude, 0.0, math.inf)
 
 
 def _roots(powers: Interval, p: int) -> Interval:
-    known = _at_least_zero(powers)
-    if p == 1:
-        return known
-    return _at_least_zero(Interval(down(np.sqrt(known.lo)), up(np.sqrt(known.hi))))
-
-
-def _at_least_zero(x: Interval) -> Interval:
-    return Interval(np.maximum(x.lo, 0.0), np.maximum(x.hi, 0.0))
+    return clip(powers, 0.0, math.inf) if p == 1 else powers.root()
 
 
 class ReduceLogSumExpRule(Rule[ReduceLogSumExp]):

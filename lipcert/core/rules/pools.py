@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
-from lipcert.core.interval import Array, Interval, down, up
+from lipcert.core.interval import Array, Interval, clip, down, up
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Fact, root_up
 from lipcert.core.rules.windows import Axis, axes_of, overlap, read_axes
@@ -58,7 +58,7 @@ class AveragePoolRule(Rule[AveragePool]):
             found = rows @ Interval(np.maximum(down(matrix), 0.0), up(matrix)).transposed()
             box = Interval(np.moveaxis(found.lo, -1, axis), np.moveaxis(found.hi, -1, axis))
         if nonnegative:
-            box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
+            box = clip(box, 0.0, math.inf)
         return Fact.of(self.shape, multiply_up(self.lipschitz(0), self.x.norm), box)
 
     def lipschitz(self, _: int) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lipcert.core import enclosures
 from lipcert.core.enclosures import between, exp
-from lipcert.core.interval import Interval, clip, down, exact, up
+from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.curves import Curve, Function, Piece, always
 
@@ -69,14 +69,10 @@ def logarithm() -> Function:
     return Function(Curve(enclosures.log), (Piece(-_INF, _INF, slope),), least=_TINY)
 
 
-def _root(x: Interval) -> Interval:
-    return Interval(down(np.sqrt(np.maximum(x.lo, 0.0))), up(np.sqrt(np.maximum(x.hi, 0.0))))
-
-
 def square_root() -> Function:
     """√x, for x ≥ 0."""
-    slope = Curve(lambda x: (exact(2.0) * _root(x)).reciprocal())
-    return Function(Curve(_root), (Piece(-_INF, _INF, slope),), bounds=(0.0, _INF), least=0.0)
+    value, slope = Curve(Interval.root), Curve(lambda x: (exact(2.0) * x.root()).reciprocal())
+    return Function(value, (Piece(-_INF, _INF, slope),), bounds=(0.0, _INF), least=0.0)
 
 
 def power(exponent: float) -> Function:

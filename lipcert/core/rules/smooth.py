@@ -9,7 +9,7 @@ import numpy as np
 from lipcert.core import enclosures
 from lipcert.core.enclosures import HALF_PI, TWO_OVER_ROOT_PI, between, exp, log
 from lipcert.core.enclosures import sigmoid as logistic
-from lipcert.core.interval import Interval, absolute, clip, down, exact, up
+from lipcert.core.interval import Interval, absolute, clip, exact
 from lipcert.core.rules.curves import Curve, Function, Piece, always
 
 _INF: Final = math.inf
@@ -92,8 +92,7 @@ def inverse_tangent(x: Interval) -> Interval:
     for points in (x.lo, x.hi):
         y = exact(np.clip(points, -_FAR, _FAR))
         for _ in range(_HALVINGS):
-            square = _ONE + y * y
-            y = y * (_ONE + Interval(down(np.sqrt(square.lo)), up(np.sqrt(square.hi)))).reciprocal()
+            y = y * (_ONE + (_ONE + y * y).root()).reciprocal()
         square = clip(y * y, 0.0, 0.0025)
         series = Interval(np.zeros(()), np.asarray(1.0 / 12.0))
         for odd in (11.0, 9.0, 7.0, 5.0, 3.0, 1.0):

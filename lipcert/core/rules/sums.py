@@ -4,10 +4,8 @@ import math
 from fractions import Fraction
 from functools import reduce
 
-import numpy as np
-
-from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
-from lipcert.core.interval import Interval
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
+from lipcert.core.interval import Interval, clip, enclosed
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
@@ -21,11 +19,10 @@ class ReduceSumRule(Rule[ReduceSum]):
         """√n·X or X/√n for n terms, and the sum of the intervals. Attained by equal entries."""
         op, x, count = self.op, self.x, self._count
         known = math.prod(x.box.shape[axis] for axis in op.axes)  # each stands for count/known
-        factor = Fraction(count, known) / (count if op.mean else 1)
-        share = Interval(np.array(round_down(factor)), np.array(round_up(factor)))
+        share = enclosed(Fraction(count, known) / (count if op.mean else 1))
         box = x.box.sum(op.axes) * share
         if (x.box.lo >= 0.0).all():
-            box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
+            box = clip(box, 0.0, math.inf)
         return Fact.of(self.shape, multiply_up(self.lipschitz(0), x.norm), box)
 
     def lipschitz(self, _: int) -> float:
