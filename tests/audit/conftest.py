@@ -2,12 +2,15 @@
 
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lipcert.audit import run
 from lipcert.audit.job import Job
 from lipcert.audit.prepared_job import Ready, prepare
+from tests.models.shipped import digits
 
 
 @cache
@@ -28,3 +31,11 @@ def _few_directions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if request.node.path.name not in {"test_epsilon.py", "test_loop_faults.py"}:
         check = import_module("lipcert.audit.checks.epsilon")
         monkeypatch.setattr(check, "_DIRECTIONS", 64)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 120 digits."""
+    path, split = tmp_path_factory.mktemp("data") / "batches.npz", digits((64,))
+    np.savez(path, x=split.images.numpy()[:120], y=split.labels.numpy()[:120])
+    return path

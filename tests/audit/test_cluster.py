@@ -33,11 +33,10 @@ from tests.audit.test_run import same, written
 from tests.audit.test_unit_results import JOB, result_of
 from tests.audit.test_unit_results import UNITS as UNITS_OF
 from tests.commands import ROOT, lipcert, printed_by
-from tests.models.shipped import digits, path_of
+from tests.models.shipped import path_of
 
 pytestmark = pytest.mark.usefixtures("prepared_once")
 UNITS = 20
-EXAMPLES = 10 * UNITS
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +66,8 @@ def client() -> Iterator[Client]:
         runner.stop()
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "batches.npz"
-    split = digits((64,))
-    np.savez(path, x=split.images.numpy()[:EXAMPLES], y=split.labels.numpy()[:EXAMPLES])
-    return path
-
-
 def job_of(data: object) -> Job:
-    return Job(str(path_of("digits_mlp")), Settings(), data=str(data), unit_size=10)
+    return Job(str(path_of("digits_mlp")), Settings(), data=str(data), unit_size=6)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +216,7 @@ def test_the_command_line_starts_workers_of_its_own(
     client: Client, data: Path, undisturbed: AuditReport
 ) -> None:
     job = job_of(data)
-    words = ["audit", job.model, "--data", str(data), "--unit-size", "10", "--device", "cpu"]
+    words = ["audit", job.model, "--data", str(data), "--unit-size", "6", "--device", "cpu"]
     done = lipcert([*words, "--cluster", "local:1", "--format", "json"])
     assert done.exit_code == 0, done.stderr
     found, expected = json.loads(done.stdout), json.loads(json.dumps(audit_document(undisturbed)))

@@ -12,7 +12,7 @@ from lipcert.audit.job import Job
 from lipcert.audit.prepared_job import prepare
 from lipcert.audit.records import AuditReport, Modes, Verdict
 from lipcert.audit.replay import Replayer
-from lipcert.audit.run import audit, merged_report
+from lipcert.audit.run import audit
 from lipcert.audit.tally import Family
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
@@ -101,25 +101,6 @@ def test_a_micro_batch_is_all_that_a_replay_holds(stop: int | None) -> None:
     assert {tally.examples for tally in found.tallies[Family.GRADIENT].values()} == {COUNT - 3}
     assert max(stop - start for start, stop in asked) == 8
     assert [start for start, _ in asked][: COUNT // 8] == list(range(3, COUNT, 8))[: COUNT // 8]
-
-
-@pytest.mark.nightly
-def test_an_interrupted_audit_goes_on_and_notices_changed_data(
-    whole: AuditReport, tmp_path: Path
-) -> None:
-    data, work = written(tmp_path), tmp_path / "work"
-    first = audit(job(data), results=work)
-    lost = work / "results" / "2.json"
-    times = {path: path.stat().st_mtime_ns for path in (work / "results").glob("*.json")}
-    lost.unlink()
-    again = audit(job(data), results=work)
-    assert alike(again) == alike(first) == alike(whole)
-    after = {path: path.stat().st_mtime_ns for path in (work / "results").glob("*.json")}
-    assert {path for path in after if after[path] != times[path]} == {lost}
-    np.savez(data, x=np.where(np.arange(COUNT)[:, None] == 0, 0.0, DATA.x), y=DATA.y)
-    for go_on in (lambda: audit(job(data), results=work), lambda: merged_report(work)):
-        with pytest.raises(NoVerdictError, match="belongs to another audit"):
-            go_on()
 
 
 def test_images_of_integers_are_not_rescaled(tmp_path: Path) -> None:

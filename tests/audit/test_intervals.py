@@ -300,13 +300,6 @@ def test_gradients_that_cancel_are_within_a_bound_of_zero(watch_values: bool) ->
         assert undecided(found) == set()
 
 
-def test_nothing_is_trained() -> None:
-    claims = claims_of(lipschitz_network(), Settings(input_norm=2.0, freeze=("*",)))
-    assert claims.groups == ()
-    found = replayed(claims, sphere(5, 2.0), np.arange(5), SINGLE)
-    assert violated(found) == undecided(found) == set()
-
-
 def test_group_norm_behind_a_transpose_is_computed_from_centred_values() -> None:
     """Channels last in memory: E x² − (E x)² would make norms ten times too large."""
     rng = np.random.default_rng(1)

@@ -61,6 +61,15 @@ def train(model, optimizer, loss_fn, steps: int, recorder=None, first: int = 0, 
             loss_fn(model(X), Y)  # is no part of the training
 
 
+@contextlib.contextmanager
+def recording(folder: Path, model: nn.Module | None = None, **options):
+    """A module and its optimizer, recorded."""
+    model = model or network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with lipcert.Recorder(folder / "t", model, optimizer, **options) as recorder:
+        yield model, optimizer, recorder
+
+
 def trained(folder: Path | None, steps: int = 5, passes: int = 1, loss=None, **options):
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
@@ -151,9 +160,8 @@ def test_accumulated_gradients_are_several_batches(tmp_path: Path) -> None:
 
 def test_losses_find_their_forward_pass(tmp_path: Path) -> None:
     """Two passes first, then the losses in the other order."""
-    model = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1, store_data=True) as recorder:
+    options = {"every": 1, "store_data": True}
+    with recording(tmp_path, nn.Linear(6, 3), **options) as (model, optimizer, recorder):
         loss_fn = recorder.wrap_loss(lambda z, y: cross_entropy(z, y, reduction="sum"))
         first, second = model(X[:3]), model(X[3:5])
         (loss_fn(second, Y[3:5]) + loss_fn(first, Y[:3])).backward()
@@ -168,9 +176,7 @@ def test_losses_find_their_forward_pass(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="none"), None])
 def test_losses_of_examples_are_recorded_as_such(tmp_path: Path, loss) -> None:
-    model = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer, store_data=True) as recorder:
+    with recording(tmp_path, nn.Linear(6, 3), store_data=True) as (model, optimizer, recorder):
         loss_fn = recorder.wrap_loss(loss or (lambda z, y: cross_entropy(z, y, reduction="none")))
         losses = loss_fn(model(X[:4]), Y[:4])
         losses.sum().backward()
@@ -191,26 +197,20 @@ def test_resume_counts_on(tmp_path: Path) -> None:
     assert verify(folder).faults == ()
 
 
-def fails_after_two_steps(folder: Path) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(folder, model, optimizer) as recorder:
+def test_an_exception_leaves_the_trace_open(tmp_path: Path) -> None:
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        recording(tmp_path) as (model, optimizer, recorder),
+    ):
         train(model, optimizer, recorder.wrap_loss(nn.CrossEntropyLoss()), 2, recorder)
         raise ZeroDivisionError
-
-
-def test_an_exception_leaves_the_trace_open(tmp_path: Path) -> None:
-    with contextlib.suppress(ZeroDivisionError):
-        fails_after_two_steps(tmp_path / "t")
     found = verify(tmp_path / "t")
     assert (found.faults, found.steps, found.ranks[0].closed) == ((), 2, False)
 
 
 def test_nothing_is_recorded_after_the_end(tmp_path: Path) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loss = nn.CrossEntropyLoss()
-    with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
+    with recording(tmp_path) as (model, optimizer, recorder):
         recorder.wrap_loss(loss)
         train(model, optimizer, loss, 2, recorder)
     train(model, optimizer, loss, 2)
@@ -246,9 +246,7 @@ def test_ranks_come_from_the_environment(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_an_empty_batch_is_a_batch(tmp_path: Path) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
+    with recording(tmp_path) as (model, optimizer, recorder):
         recorder.batch(index=[], sampler="poisson", rate=0.01)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -259,9 +257,7 @@ def test_an_empty_batch_is_a_batch(tmp_path: Path) -> None:
 
 
 def test_descriptions_may_follow_the_pass(tmp_path: Path) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
+    with recording(tmp_path) as (model, optimizer, recorder):
         cross_entropy(model(X[:4]), Y[:4]).backward()
         recorder.batch(index=torch.arange(4), sampler="shuffle")
         optimizer.step()
@@ -337,9 +333,7 @@ def test_declarations(tmp_path: Path) -> None:
 
 
 def test_bfloat16_and_autocast(tmp_path: Path) -> None:
-    model = nn.Linear(6, 3).to(torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
+    with recording(tmp_path, nn.Linear(6, 3).to(torch.bfloat16)) as (model, optimizer, recorder):
         loss_fn = recorder.wrap_loss(nn.CrossEntropyLoss())
         loss_fn(model(X[:4].bfloat16()), Y[:4]).backward()
         before = model.weight.detach().float().clone()

@@ -87,18 +87,6 @@ def test_a_filter_is_no_further_off_than_its_margin(name: str, precision: Precis
             assert (measured.norm <= found * (1.0 + precision.margin) + precision.floor).all()
 
 
-@pytest.mark.parametrize("micro_batch", [1, 7, 64])
-def test_how_many_are_evaluated_at_once_does_not_matter(micro_batch: int) -> None:
-    data = examples("digits_cnn")
-    whole = replayed(claims("digits_cnn"), data, Precision.FLOAT64)
-    parts = replayed(claims("digits_cnn"), data, Precision.FLOAT64, micro_batch=micro_batch)
-    for family, tallies in whole.tallies.items():
-        for name, tally in tallies.items():
-            other = parts.tallies[family][name]
-            assert other.examples == tally.examples == COUNT
-            assert other.max_observed == pytest.approx(tally.max_observed, rel=1e-12)
-
-
 def test_examples_outside_are_named_and_not_held_against_bounds() -> None:
     data = examples("digits_cnn", 10)
     x = data.x.copy()

@@ -3,27 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lipcert.audit.job import Job, Shard
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.run import audit, audit_shard, merged_report
 from lipcert.settings.settings import Settings
-from tests.models.shipped import digits, path_of
+from tests.models.shipped import path_of
 
 pytestmark = pytest.mark.usefixtures("prepared_once")
 MODEL = path_of("digits_mlp")
 EXAMPLES, UNIT = 120, 4
 UNITS = EXAMPLES // UNIT
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "batches.npz"
-    split = digits((64,))
-    np.savez(path, x=split.images.numpy()[:EXAMPLES], y=split.labels.numpy()[:EXAMPLES])
-    return path
 
 
 def job_of(data: Path, **changes: object) -> Job:

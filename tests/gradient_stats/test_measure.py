@@ -54,6 +54,8 @@ def test_norms_and_means_are_those_of_autograd(clip):
     assert found.grad_norm_median == pytest.approx(np.median(norms), rel=1e-9)
     rival = np.linalg.norm(clipped(whole, 1.0).mean(axis=0))
     assert found.clipped_signal == pytest.approx(rival, rel=1e-9)
+    released = released_mean(graph, groups, LOSS, examples, clip=clip)
+    assert set(released) == set(names)
     for group, part in zip(found.groups, rows.values(), strict=True):
         own = np.linalg.norm(part, axis=1)
         assert group.grad_norm_max == pytest.approx(own.max(), rel=1e-9)
@@ -63,6 +65,8 @@ def test_norms_and_means_are_those_of_autograd(clip):
         elif clip is not None:
             factors = np.minimum(1.0, clip.clip_norm / np.sqrt(2.0) / own)
         mean = (factors[:, np.newaxis] * part).mean(axis=0)
+        joined = np.concatenate([np.ravel(released[name]) for name in groups[group.name]])
+        assert joined == pytest.approx(mean, rel=1e-9, abs=1e-14)
         assert group.signal == pytest.approx(np.linalg.norm(mean), rel=1e-9)
     signals = [group.signal for group in found.groups]
     assert found.signal == pytest.approx(np.linalg.norm(signals), rel=1e-12)
@@ -132,23 +136,3 @@ def test_weights_are_scaled_into_their_constraints(name):
             assert float(stretch.norm() / x.norm()) <= 0.55
     sphere = parameters_of(scaled_into(graph, wanted, exactly=True))
     assert np.linalg.norm(sphere[biases[0]]) == pytest.approx(0.01)
-
-
-@pytest.mark.parametrize("clip", [None, GradientClipping(0.3), GradientClipping(5.0, "group")])
-def test_what_is_released_is_the_mean_of_what_autograd_finds(clip):
-    graph, examples = shipped()
-    names = list(graph.parameters)
-    groups = {"first": names[:2], "rest": names[2:]}
-    truth = gradients(graph, examples.x, examples.y, partial(per_example_loss, LOSS))
-    found = released_mean(graph, groups, LOSS, examples, clip=clip)
-    assert set(found) == set(names)
-    for members in groups.values():
-        own, radius = members, np.inf
-        if clip is not None:
-            own = members if clip.clip_scope == "group" else names
-            radius = clip.clip_norm / (np.sqrt(2.0) if clip.clip_scope == "group" else 1.0)
-        norms = np.linalg.norm(flat(truth, own), axis=1)
-        weights = np.minimum(1.0, radius / norms)
-        for name in members:
-            mean = (weights @ truth[name].reshape(COUNT, -1)) / COUNT
-            assert found[name] == pytest.approx(mean, rel=1e-9, abs=1e-14)

@@ -194,14 +194,6 @@ def test_long_tables_are_folded_and_keep_what_is_broken() -> None:
     assert "further rows" not in whole
 
 
-def test_nan_is_written_out() -> None:
-    shown = text(with_nan())
-    assert "NaN" in shown
-    assert "infinite" in shown
-    assert "no bound" in shown
-    assert "not known" in shown
-
-
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("width", [20, 40, 80, 250])
 def test_every_width(name: str, width: int) -> None:
@@ -216,20 +208,6 @@ def test_hostile_names_are_inert() -> None:
     markdown = audit_markdown(hostile())
     assert not re.search(r"(?<!\\)[<`]", markdown)
     assert HOSTILE not in markdown
-
-
-def test_colour_is_only_given_where_it_is_asked_for() -> None:
-    assert "\x1b[" in text(violated(), color=True)
-    assert "\x1b" not in text(violated())
-
-
-def test_markdown_has_the_answer_first() -> None:
-    shown = audit_markdown(violated()).split("\n\n")
-    assert shown[0] == "# LipCert audit"
-    assert shown[1].startswith("**Violation")
-    assert "| fc | 1,040 | 2.5 | 3.75 | 1.5 | 0.667 | 12 | 411 at step 200 |" in "".join(
-        part.replace("–", "") for part in shown
-    ).replace("|  |", "|")
 
 
 def test_markdown_fits_into_a_step_summary() -> None:
@@ -336,12 +314,6 @@ def test_each_fact_is_one_finding() -> None:
     assert {"line 3: torn", "another"} < set(told)
 
 
-def test_a_check_names_its_place_and_advice() -> None:
-    bad = check(verdict=Verdict.VIOLATION, where="step 3", message="too large", remedy="shrink it")
-    (finding,) = audit_findings(replace(passed(), verdict=Verdict.VIOLATION, checks=(bad,)))
-    assert (finding.message, finding.remedy) == ("step 3: too large", "shrink it")
-
-
 @given(reports)
 def test_nothing_fails_open(report: AuditReport) -> None:
     found = audit_findings(report)
@@ -384,13 +356,6 @@ def test_of_many_rows_the_broken_ones_are_chosen() -> None:
     assert len(chosen) == 100
     assert all(item.violations for item in chosen)
     assert chosen_values(many(), 40)[0].value == "block299.out"
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_all_rows_are_all_rows(name: str) -> None:
-    report = ALL[name]()
-    assert chosen_groups(report, None) == report.groups
-    assert chosen_values(report, None) == report.values
 
 
 def strict(text: str) -> Any:

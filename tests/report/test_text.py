@@ -21,7 +21,6 @@ from lipcert.report.analysis import (
     analysis_csv,
     analysis_json,
     answer_rows,
-    promise,
 )
 from lipcert.report.document import (
     Column,
@@ -86,13 +85,6 @@ def test_a_model_of_one_example_is_an_assumption() -> None:
     assert "is ASSUMED that each example of a batch passes alone" in report
 
 
-def test_input_without_a_box() -> None:
-    assumptions = replace(sample().assumptions, input_box=None)
-    report = text(assumptions=assumptions, diagnostics=())
-    assert "every example with 2-norm ≤ 28" in report
-    assert "ASSUMED" not in report
-
-
 def test_long_models_are_folded_and_say_so() -> None:
     nodes = tuple(node(f"layer{i}", inputs=(f"layer{i - 1}_out",)) for i in range(100))
     folded = text(nodes=nodes)
@@ -153,16 +145,6 @@ def test_equal_constraints_are_told_together() -> None:
     constraints = {f"layer{i}.weight": "spectral:1" for i in range(50)} | {"b": "frobenius:2"}
     report = text(assumptions=replace(sample().assumptions, constraints=constraints))
     assert "spectral:1 on 50 parameters; frobenius:2 on b" in report.replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    ("neighbours", "change"),
-    [("add-remove", "added or removed"), ("replace-one", "replaced"), ("zero-out", "left out")],
-)
-def test_the_promise_names_the_neighbouring_relation(neighbours: str, change: str) -> None:
-    analysis = sample()
-    facts = replace(analysis.assumptions, neighbours=neighbours)
-    assert f"One example, {change}" in promise(replace(analysis, assumptions=facts))
 
 
 COLUMNS = (
@@ -275,14 +257,6 @@ def test_findings_without_a_place_are_joined_where_they_are_the_same() -> None:
     assert [line.what for line in diagnostic_lines([one, other, one])] == [
         "a norm has no bound (2 times)",
         "another",
-    ]
-
-
-def test_errors_come_first() -> None:
-    error = Diagnostic("LC401", Level.ERROR, "", "wrong", "repair")
-    assert [line.label for line in diagnostic_lines([lost(1), error])] == [
-        ("error", "LC401"),
-        ("warning", "LC102"),
     ]
 
 

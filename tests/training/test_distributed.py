@@ -304,6 +304,8 @@ def test_ranks_go_on_after_a_kill_in_the_midst_of_a_step(tmp_path: Path, model_f
     found = verify(folder / "trace")
     assert (found.faults, [item.steps for item in found.ranks]) == ((), [STEPS, STEPS])
     assert [bool(step.batches) for step in trace.steps(1)] == [True, True, False] + [True] * 3
+    states = [step.noise.generator for step in trace.steps(0) if step.noise]
+    assert len(set(states)) == len(states) >= STEPS
 
 
 def _shifted(rank: int) -> nn.Module:

@@ -18,7 +18,6 @@ from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.ledger import Ledger
 from lipcert.training.ledger_file import LedgerHeader, header_line, read_ledger, spending_line
-from lipcert.training.sampling import Sampler
 
 KILLS = 8
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,14 +137,6 @@ def test_what_was_counted_ahead_is_given_back_at_the_end(path: Path, ahead: int)
                     40, 6 * round_ + -(-6 // ahead) * ahead
                 )
     assert Ledger(header(), path).releases == 18
-
-
-def test_ahead_means_fewer_writes_and_never_beyond_the_plan(path: Path) -> None:
-    with Ledger(header(), path, ahead=16) as ledger:
-        while not ledger.is_spent:
-            ledger.spend()
-    assert path.read_bytes().count(b"\n") == 1 + 3  # 16 + 16 + 8
-    assert Ledger(header(), path).releases == 40
 
 
 @pytest.mark.parametrize("size", [1, 10, 60, 400])
@@ -413,31 +404,6 @@ def test_the_budget_with_a_target() -> None:
     ledger = Ledger(replace(wanted, noise_multiplier=sigma * 0.9))
     assert ledger.planned == ledger.most < 300
     assert epsilon(plan.with_steps(ledger.most), sigma * 0.9, rdp) <= 2.0
-
-
-def test_a_shuffled_epoch_that_was_interrupted_is_spent(path: Path) -> None:
-    """Three epochs of 7 batches, the last of them short; a third epoch is not begun anew."""
-    given = {"sampling": Sampling.SHUFFLE, "batch_size": 150, "epochs": 3.0}
-    spent(path, 9, **given)
-    with Ledger(header(**given), path) as ledger:
-        assert (ledger.releases, ledger.left) == (14, 7)
-        assert Sampler(header(**given).plan, first=ledger.releases).step == 14
-        assert ledger.epsilon() == epsilon(replace(header(**given).plan, epochs=2.0), 1.1)
-        while not ledger.is_spent:
-            ledger.spend()
-        assert ledger.releases == 21
-        assert ledger.epsilon() == epsilon(header(**given).plan, 1.1)
-    assert Ledger(header(**given), path).releases == 21
-
-
-def test_the_summary(path: Path) -> None:
-    with Ledger(header(), spent(path, 4)) as ledger:
-        own, whole = epsilon(header().plan.with_steps(4), 1.1), epsilon(header().plan, 1.1)
-        assert ledger.planned_epsilon == whole > own
-        assert ledger.summary == (
-            f"4 releases at noise multiplier 1.1: ε = {own:.4g} at δ = 1e-05 "
-            f"(whole plan: {whole:.4g}); 36 left"
-        )
 
 
 def test_misuse_is_refused(path: Path) -> None:

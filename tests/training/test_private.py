@@ -246,11 +246,6 @@ def test_slices_of_a_batch_add_up(name: str) -> None:
         assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_a_run_shows_what_it_has_spent() -> None:
-    with private_run() as run:
-        assert repr(run) == f"<private run: {run.ledger.summary}>"
-
-
 def test_empty_batches_release_noise_alone() -> None:
     with private_run(optimizer=Silent, steps=40, examples=data()) as run:
         run.loader._sampler.plan  # noqa: B018  # the sampler is real; batches below are emptied

@@ -47,14 +47,6 @@ def test_it_is_audited_with_the_data_set(run: Path, tmp_path: Path) -> None:
     assert {"contribution", "agreement"} <= {check.name for check in report.checks}
 
 
-def test_without_the_data_set_it_says_what_is_missing(run: Path) -> None:
-    report = audited(run, None)
-    assert report.verdict is Verdict.INCONCLUSIVE
-    assert any("--data FILE" in reason for reason in report.reasons)
-    assert {"schedule", "noise", "seed-reuse"} <= {check.name for check in report.checks}
-    assert all(check.verdict is Verdict.PASS for check in report.checks)
-
-
 def test_other_data_are_replayed_at_every_recorded_set_of_weights(
     run: Path, tmp_path: Path
 ) -> None:
@@ -65,19 +57,6 @@ def test_other_data_are_replayed_at_every_recorded_set_of_weights(
     assert any("are not those that the network read" in text for text in report.notes)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert [reason[:7] for reason in report.reasons] == ["[LC318]"]
-
-
-def test_without_the_key_the_data_set_is_no_pass(run: Path, tmp_path: Path) -> None:
-    x, y = (tensor.numpy() for tensor in data().tensors)
-    np.savez(tmp_path / "data.npz", x=x, y=y)
-    key = run / "trace.key"
-    kept = key.rename(tmp_path / "key")
-    try:
-        report = audited(run, tmp_path / "data.npz")
-    finally:
-        kept.rename(key)
-    assert report.verdict is Verdict.INCONCLUSIVE
-    assert any("put it back" in reason for reason in report.reasons)
 
 
 class Faint(nn.Linear):

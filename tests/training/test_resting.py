@@ -24,7 +24,7 @@ from lipcert.training import (
     make_private,
     make_trainable,
 )
-from lipcert.training.modes import has_learnt, resting
+from lipcert.training.modes import resting
 from tests.commands import lipcert as command
 from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, private_run, train
 
@@ -301,12 +301,3 @@ def test_suggestions_keep_features() -> None:
         assert torch.equal(kept[1](x.expand(-1, 4, -1, -1)),
                            network.features[1](x.expand(-1, 4, -1, -1)))  # fmt: skip
         assert kept[1] in resting(recipe.module)
-
-
-def test_statistics_of_a_new_layer_say_nothing() -> None:
-    norm = nn.BatchNorm2d(3)
-    assert not has_learnt(norm)
-    norm(torch.rand(4, 3, 2, 2))
-    assert has_learnt(norm)
-    assert not has_learnt(nn.BatchNorm2d(3, track_running_stats=False))
-    assert not has_learnt(nn.Linear(2, 2))

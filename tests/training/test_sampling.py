@@ -1,7 +1,6 @@
 """Draws against the probabilities of the plan, by exact tests with fixed seeds."""
 
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chisquare
 
-from lipcert.audit.checks.sampling import sampled
-from lipcert.audit.trace.records import Batch, Step
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
@@ -178,42 +175,6 @@ def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
     for epoch in epochs:
         assert sorted(epoch) == list(range(60))
     assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-@pytest.mark.parametrize(
-    ("sampling", "present"),
-    [
-        *((sampling, None) for sampling in ALL),
-        *((sampling, 150) for sampling in ALL),
-        (Sampling.POISSON, 330),
-        (Sampling.BALLS_IN_BINS, 330),
-        (Sampling.FULL_BATCH, 330),
-    ],
-)
-def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> None:
-    planned = plan(sampling, 200, 20)
-    steps = [
-        Step(0, k, 1.0, tuple(Batch(examples=len(i), index=i) for i in parts))
-        for k, parts in enumerate(together(planned, 2, 120, examples=present))
-    ]
-    run = SimpleNamespace(
-        steps=steps,
-        plan=None,
-        trace=SimpleNamespace(ranks=()),
-        tensors=SimpleNamespace(data=None),
-        graph=SimpleNamespace(input_shape=()),
-        settings=SimpleNamespace(
-            sampling=sampling.value,
-            sampling_rate=None,
-            dataset_size=200,
-            batch_size=None,
-            steps=120,
-        ),
-        declared=SimpleNamespace(
-            sampling=None, dataset_size=None, batch_size=planned.batch, examples=present
-        ),
-    )
-    assert [report.message for report in sampled(run)] == ["batch sizes", "members of batches"]
 
 
 def test_steps_are_counted_from_the_first() -> None:

@@ -13,7 +13,7 @@ from lipcert.audit import observation
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks import Checked, check_recorded_run, clean_gradient
 from lipcert.audit.recorder import Recorder
-from lipcert.audit.records import Verdict
+from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Arithmetic
 from lipcert.settings.settings import Settings
@@ -70,12 +70,17 @@ def audited(
     return check_recorded_run(claims, read_trace(folder))
 
 
+def agreement(checked: Checked) -> CheckReport:
+    (report,) = (r for r in checked.reports if r.name == "agreement")
+    return report
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("off", [0.0, 1e-9, 1e-8, 1e-7, 3e-6, 1e-4, 0.02, 0.5])
 def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
     off: float, tmp_path: Path
 ) -> None:
-    (report,) = (r for r in audited(tmp_path / "t", RIDGE + off).reports if r.name == "agreement")
+    report = agreement(audited(tmp_path / "t", RIDGE + off))
     assert (report.verdict, report.where) == (Verdict.PASS, "step 0")
     assert (report.measured or 0.0) > 0.0
 
@@ -83,8 +88,7 @@ def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("off", [0.02, 0.5])
 def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path: Path) -> None:
-    checked = audited(tmp_path / "t", RIDGE + off, left_out=COUNT // 10)
-    (report,) = (r for r in checked.reports if r.name == "agreement")
+    report = agreement(audited(tmp_path / "t", RIDGE + off, left_out=COUNT // 10))
     assert report.verdict is not Verdict.PASS
 
 
@@ -93,8 +97,7 @@ def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path:
 def test_a_clip_may_leave_room_for_its_rounding(
     room: float, is_right: bool, count: int, tmp_path: Path
 ) -> None:
-    checked = audited(tmp_path / "t", RIDGE + 5.0, count=count, room=room)
-    (report,) = (r for r in checked.reports if r.name == "agreement")
+    report = agreement(audited(tmp_path / "t", RIDGE + 5.0, count=count, room=room))
     assert (report.verdict is Verdict.PASS) is is_right
 
 
@@ -105,8 +108,9 @@ def test_one_example_that_is_left_out_shows_next_to_a_long_decay(
 ) -> None:
     """λθ is thousands of radii long, and what the clip leaves of it one."""
     for left_out, is_right in ((0, True), (1, False)):
-        checked = audited(tmp_path / str(left_out), weight, count=count, left_out=left_out)
-        (report,) = (r for r in checked.reports if r.name == "agreement")
+        report = agreement(
+            audited(tmp_path / str(left_out), weight, count=count, left_out=left_out)
+        )
         assert (report.verdict is Verdict.PASS) is is_right
 
 
@@ -126,8 +130,7 @@ def test_short_products_do_not_explain_examples_that_are_left_out_of_many(
     device = "cuda" if autocast is None else "cpu"
     used = Arithmetic(device, "float32", autocast, True, True, False)
     monkeypatch.setattr(observation, "arithmetic_of", lambda _: used)
-    checked = audited(tmp_path / "t", RIDGE + 5.0, left_out=left_out)
-    (report,) = (r for r in checked.reports if r.name == "agreement")
+    report = agreement(audited(tmp_path / "t", RIDGE + 5.0, left_out=left_out))
     assert report.verdict is verdict, report
 
 

@@ -1,6 +1,9 @@
 """Contributions next to a claim: a millionth above it passes, and a little more does not."""
 
+import importlib.util
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -9,7 +12,7 @@ from lipcert.audit.checks.contribution import contribution
 from lipcert.audit.checks.recorded_run import RecordedRun, claimed_divisor
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
-from tests.audit.checks.runs import Plan, recorded
+from tests.audit.checks.runs import Plan, bad, only, recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 
@@ -64,3 +67,29 @@ def test_the_margin_counts_against_the_noise_as_well(
     wanted = RecordedRun.of(run.claims, run.trace)
     monkeypatch.setitem(wanted.__dict__, "multiplier", sigma)
     assert reports(wanted)["noise"].verdict is verdict
+
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "backprop_clipping_bug.py"
+
+
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(EXAMPLE.stem, EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_published_sensitivity_and_the_corrected_one(tmp_path: Path) -> None:
+    module = example()
+    path = tmp_path / "model.onnx"
+    network = module.exported(path)
+    bug = module.audited(network, path, tmp_path / "bug", divided=True)
+    assert bad(bug) == {("LC311", "schedule"), ("LC312", "contribution")}
+    noise = only(bug, "schedule")
+    assert noise.measured == pytest.approx(module.SIGMA / module.B, rel=1e-6)
+    against_noise, against_claim = [r for r in bug.reports if r.name == "contribution"]
+    assert against_noise.verdict is against_claim.verdict is Verdict.VIOLATION
+    assert against_claim.measured > 100.0 * against_claim.expected
+    assert against_noise.measured > 100.0 * against_noise.expected
+    assert bad(module.audited(network, path, tmp_path / "right", divided=False)) == set()

@@ -66,20 +66,25 @@ def faults(
     return [report for report in found if report.verdict is not Verdict.PASS]
 
 
-def drawn(planned: TrainingPlan, seed: int) -> Members:
-    sampler = Sampler(planned, seed)
+def drawn(planned: TrainingPlan, seed: int, present: int | None = None) -> Members:
+    sampler = Sampler(planned, seed, examples=present)
     return [(t, sampler.draw().index) for t in range(planned.releases)]
+
+
+AT_MOST = {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
+"""ways to draw no more examples than are declared"""
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("way", list(Sampling))
 def test_right_runs_raise_no_alarm(way: Sampling) -> None:
-    """50 runs of each sampler, of several sizes."""
+    """50 runs of each sampler, of several sizes; of fewer examples than are declared, or more."""
     for seed in range(50):
         pool, batch = [(60, 17), (400, 40), (57, 5), (20, 19)][seed % 4]
         planned = plan(way, pool, batch, steps=5 + seed % 37)
-        members = drawn(planned, seed)
-        assert faults(members, way, pool=pool, batch=planned.batch) == []
+        present = [None, 3 * pool // 4, 5 * pool // 3][seed % (2 if way in AT_MOST else 3)]
+        members = drawn(planned, seed, present)
+        assert faults(members, way, pool=pool, batch=planned.batch, present=present) == []
 
 
 @pytest.mark.sample(1)

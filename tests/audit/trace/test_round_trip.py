@@ -7,7 +7,6 @@ import json
 import math
 import os
 import stat
-import warnings
 from pathlib import Path
 
 import hypothesis.extra.numpy as arrays_of
@@ -21,7 +20,6 @@ from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start, Step
 from lipcert.audit.trace.spelling import FormError
-from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from tests.audit.trace.made import MANIFEST, made, opened, step
@@ -110,17 +108,6 @@ def test_records_come_back(tmp_path: Path) -> None:
     assert math.isnan(list(trace.steps())[3].batches[0].loss)
 
 
-def test_tensors_of_steps_come_back(tmp_path: Path) -> None:
-    (found,) = read_trace(made(tmp_path / "t", 1)).steps()
-    rng = np.random.default_rng(0)
-    before = found.weights_before.tensors()
-    assert before["w"].tolist() == rng.standard_normal((4, 3)).astype(np.float32).tolist()
-    difference = found.gradients.noised.tensors()["b"] - found.gradients.clean.tensors()["b"]
-    assert np.abs(difference).max() > 0
-    assert found.gradients.noised == found.gradients.applied
-    assert not before["w"].flags.writeable
-
-
 def test_the_chain_is_what_its_description_says(tmp_path: Path) -> None:
     """Recomputed from the files with nothing but json and hashlib."""
     folder = made(tmp_path / "t")
@@ -151,14 +138,6 @@ def test_files_are_private(tmp_path: Path) -> None:
     for path in [folder, *folder.rglob("*")]:
         expected = 0o700 if path.is_dir() else 0o600
         assert stat.S_IMODE(path.stat().st_mode) == expected, path
-
-
-def test_private_data_are_warned_of_once(tmp_path: Path) -> None:
-    with pytest.warns(PrivateDataWarning, match="raw private data"):
-        TraceWriter(tmp_path / "t", MANIFEST).close()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        TraceWriter(tmp_path / "t", MANIFEST).close()
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:

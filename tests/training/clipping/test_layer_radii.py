@@ -254,26 +254,6 @@ def test_a_run_is_certified_and_audited_as_it_was_trained(tmp_path: Path) -> Non
     assert "conditional" in checked.output.lower()
 
 
-@pytest.mark.nightly
-def test_a_run_whose_layers_clip_otherwise_does_not_pass(tmp_path: Path) -> None:
-    """The trace of a run with wider clips, audited under those of a narrower one."""
-    folder = tmp_path / "run"
-    wide = BackpropClipping(
-        input_clip=None, cotangent_clip=50.0, input_clips=(("*.mix", 7.0), ("*.narrow", 5.0)),
-        freeze=NORMS, input_box=(0.0, 1.0),
-    )  # fmt: skip
-    with private_run(
-        folder, wide, network=network, optimizer=optimizer, examples=examples()
-    ) as run:
-        train(run)
-    narrow = tmp_path / "narrow.toml"
-    text = (folder / "lipcert.toml").read_text(encoding="utf-8")
-    narrow.write_text(text.replace("cotangent-clip = 50.0", "cotangent-clip = 1e-3"))
-    words = [str(folder / "model.onnx"), "--config", str(narrow)]
-    audit = lipcert(["audit", *words, "--trace", str(folder / "trace")])
-    assert audit.exit_code == 1, audit.output
-
-
 def test_a_layer_without_a_bound_is_refused_by_name() -> None:
     mechanism = BackpropClipping(
         input_clip=None, cotangent_clip=C, freeze=NORMS, input_box=(0.0, 1.0)

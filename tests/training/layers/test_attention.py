@@ -192,14 +192,3 @@ def to_the_border(parameter: torch.Tensor, *, is_matrix: bool) -> None:
     parameter.normal_()
     norm = torch.linalg.matrix_norm(parameter.flatten(1), 2) if is_matrix else parameter.norm()
     parameter.div_(norm)
-
-
-@pytest.mark.nightly
-def test_what_the_scale_of_scores_and_of_branches_costs(tmp_path):
-    bounds = [grad_norm(clipless_transformer(2, scale=a), tmp_path) for a in (0.25, 1.0, 4.0)]
-    assert bounds[0] < 0.6 * bounds[1] < 0.2 * bounds[2]
-    module = clipless_transformer(2)
-    for part in module.modules():
-        if isinstance(part, ScaledResidual):
-            part.depth = 0.5  # x + f(x)
-    assert grad_norm(module, tmp_path) > 10.0 * bounds[1]
