@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ _REPETITIONS: Final = 5
 _ROOM: Final = 2.0**-19
 _HELD: Final = 1 << 24  # whole numbers up to it are numbers of float32
 Losses = Callable[[Tensor], Tensor]
-_Number = TypeVar("_Number", bound=np.generic)
 
 
 def plain_step(network: LoweredNetwork, x: Tensor, losses: Losses) -> None:
@@ -61,38 +60,14 @@ def _seconds(arithmetic: Arithmetic, action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Norms:
-    """Measured norms by family and name."""
+Norms = Mapping[Family, Mapping[str, Measured]]
+"""Measured norms by family and name."""
 
-    found: Mapping[Family, Mapping[str, Measured]]
-    count: int
 
-    def __len__(self) -> int:
-        return self.count
-
-    def of(self, family: Family) -> Mapping[str, Measured]:
-        """Return the norms of one family, by name."""
-        return self.found[family]
-
-    def largest(self, family: Family) -> FloatArray | float:
-        """Return the scale of what may have cancelled; for gradients, cotangents count as well."""
-        parts = [*self.found[family].values()]
-        if family is Family.GRADIENT:
-            parts += self.found[Family.COTANGENT].values()
-        return largest_of(parts)
-
-    def replaced(self, other: Norms, where: npt.NDArray[np.bool_]) -> Norms:
-        """Return a copy with the norms of some examples taken from another measurement."""
-        found = {
-            family: {
-                name: Measured(put(old.norm, new.norm, where), put(old.error, new.error, where))
-                for name, old in norms.items()
-                for new in (other.found[family][name],)
-            }
-            for family, norms in self.found.items()
-        }
-        return Norms(found, self.count)
+def scale_of(norms: Norms, family: Family) -> FloatArray | float:
+    """Return the scale of what may have cancelled; for gradients, cotangents count as well."""
+    more = norms[Family.COTANGENT].values() if family is Family.GRADIENT else ()
+    return largest_of([*norms[family].values(), *more])
 
 
 class Bench:
@@ -132,15 +107,12 @@ class Bench:
         with self._arithmetic.active():
             found = self._engine.measure(self._inputs(x), self._losses(labels))
         groups = _groups(self._claims, found)
-        return Norms(
-            {
-                Family.GRADIENT: groups,
-                Family.WHOLE: {ALL: joint([*groups.values()])} if groups else {},
-                Family.VALUE: found.values,
-                Family.COTANGENT: found.cotangents,
-            },
-            len(x),
-        )
+        return {
+            Family.GRADIENT: groups,
+            Family.WHOLE: {ALL: joint([*groups.values()])} if groups else {},
+            Family.VALUE: found.values,
+            Family.COTANGENT: found.cotangents,
+        }
 
     def plain_step_ratio(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
         """Return the seconds to measure these examples over those of a plain forward and backward
@@ -251,12 +223,3 @@ def clip_of(claims: Claims) -> float:
     if clip is None:
         return math.inf
     return clip.clip_norm / (math.sqrt(len(claims.groups)) if clip.clip_scope == "group" else 1.0)
-
-
-def put(
-    old: npt.NDArray[_Number], new: npt.NDArray[_Number], where: npt.NDArray[np.bool_]
-) -> npt.NDArray[_Number]:
-    """Return a copy with new numbers at these places."""
-    found = old.copy()
-    found[where] = new
-    return found

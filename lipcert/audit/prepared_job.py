@@ -17,7 +17,7 @@ from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack.labels import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.audit.job import Job, Unit, units_of
-from lipcert.audit.recorded import RecordedTensors
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.weight_norms import MODEL
 from lipcert.core.certificate import (
@@ -54,7 +54,7 @@ class Ready:
     claims: Claims
     data: DataSet | None
     identity: Identity | None
-    recorded: RecordedTensors | None
+    recorded: RecordedRun | None
     units: tuple[Unit, ...]
     digest: str
 
@@ -85,7 +85,7 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     data = _data(job, claims.engine.graph, examples)
     identity = None if data is None else data.identity
     trace = None if job.trace is None else read_trace(Path(job.trace))
-    recorded = None if trace is None else _recorded(trace, claims, data)
+    recorded = None if trace is None else _recorded(trace, claims, data, job.device)
     return Ready(
         job=job,
         model=model,
@@ -117,7 +117,7 @@ def _data(job: Job, graph: Graph, examples: object) -> DataSet | None:
     return open_data(where, graph.input_shape, columns, job.data)
 
 
-def _recorded(trace: Trace, claims: Claims, data: DataSet | None) -> RecordedTensors:
+def _recorded(trace: Trace, claims: Claims, data: DataSet | None, device: str) -> RecordedRun:
     """Return what a run recorded.
 
     Raises:
@@ -130,7 +130,7 @@ def _recorded(trace: Trace, claims: Claims, data: DataSet | None) -> RecordedTen
             "the examples that it drew; give the data set as files, or as a Dataset with a length"
         )
     _require_clips(trace, claims)
-    return RecordedTensors(trace, claims.engine.graph, data, claims.settings)
+    return RecordedRun.of(claims, trace, device, data)
 
 
 def _require_clips(trace: Trace, claims: Claims) -> None:
@@ -147,9 +147,7 @@ def _require_clips(trace: Trace, claims: Claims) -> None:
         )
 
 
-def _pairs(
-    data: DataSet | None, recorded: RecordedTensors | None
-) -> list[tuple[str, str, int | None]]:
+def _pairs(data: DataSet | None, recorded: RecordedRun | None) -> list[tuple[str, str, int | None]]:
     """Return which weights meet which examples: (weights, examples, number of examples).
 
     Every recorded batch meets the weights that it met in training. The data meet the weights of the

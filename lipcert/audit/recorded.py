@@ -20,16 +20,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hmac import compare_digest
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.analysis.release import known_plan, planned_multiplier
 from lipcert.audit.bounds import Claims
-from lipcert.audit.records import Recording
+from lipcert.audit.records import Check, CheckReport, Recording, Verdict
 from lipcert.audit.trace.blobs import Blob, ExamplesKey, StoredTensor, key_path, stored_as
 from lipcert.audit.trace.reading import Trace
-from lipcert.audit.trace.records import Batch, Step
+from lipcert.audit.trace.records import Batch, Declaration, Noise, Step
 from lipcert.audit.weight_norms import ReplayWeights, replay_weights
 from lipcert.core.kinds import BatchNorm
 from lipcert.core.program import FloatArray, Shape
@@ -38,6 +39,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.admissibility import DRAWN_IN, settled
 from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
 from lipcert.graph.ir import Graph, is_shown
+from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
 from lipcert.text.numbers import first_of
 
@@ -155,9 +157,8 @@ _AFTER: Final = "after "
 _STATISTICS: Final = ("running_mean", "running_var")
 
 
-def step_name(trace: Trace, step: Step) -> str:
-    """Return the name of the weights and the batch of a step."""
-    return f"step {step.number}" + (f", rank {step.rank}" if len(trace.ranks) > 1 else "")
+_MOST_NUMBERS: Final = 2**24
+"""Largest number of weight entries that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +189,10 @@ class RecordedTensors:
     graph: Graph
     data: Readable | None = None
     settings: Settings | None = None
+
+    def name(self, step: Step) -> str:
+        """Return the name of the weights and the batch of a step."""
+        return f"step {step.number}" + (f", rank {step.rank}" if len(self.trace.ranks) > 1 else "")
 
     @property
     def checkpoints(self) -> list[str]:
@@ -243,12 +248,6 @@ class RecordedTensors:
 
         self.graph.check_shown()
         return matched(self.graph, self.trace.manifest.parameters, snapshots)
-
-    def first_name(self, name: str) -> str:
-        """Return the first name of these very weights; other steps and ranks may start from them
-        too."""
-        blob = self._held.weights.get(name)
-        return name if blob is None else self._first[blob.sha256]
 
     def weights(self, name: str) -> Mapping[str, FloatArray]:
         """Return a set of weights by the names, and in the shapes, of the graph's parameters."""
@@ -312,7 +311,7 @@ class RecordedTensors:
         for rank in trace.ranks:
             last: Step | None = None
             for step in trace.steps(rank):
-                name = step_name(trace, step)
+                name = self.name(step)
                 if step.weights_before is not None:
                     found.weights[name] = step.weights_before
                     if _is_whole(step):
@@ -323,7 +322,7 @@ class RecordedTensors:
                         found.detailed.append(name)
                 last = step if step.weights_after is not None else last
             if last is not None and last.weights_after is not None:
-                found.weights[f"{_AFTER}{step_name(trace, last)}"] = last.weights_after
+                found.weights[f"{_AFTER}{self.name(last)}"] = last.weights_after
         return found
 
     @cached_property
@@ -349,25 +348,94 @@ class RecordedTensors:
         }
 
 
-_MOST_NUMBERS: Final = 2**24
-"""Largest number of weight entries that are remembered."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecordedRun(RecordedTensors):
+    """A recorded run and the claims about it.
 
-
-def replay_weights_of(claims: Claims, recorded: RecordedTensors, name: str) -> ReplayWeights:
-    """Return a recorded set of weights with its claims.
-
-    If claims are computed anew this is slow, so results are remembered.
+    device: where gradients are computed.
     """
-    return _weight_sets(claims, recorded)(recorded.first_name(name))
 
+    settings: Settings
+    claims: Claims
+    device: str = "cpu"
 
-@lru_cache(maxsize=2)
-def _weight_sets(claims: Claims, recorded: RecordedTensors) -> Callable[[str], ReplayWeights]:
-    """Return a function from a name to the set, which remembers as many sets as fit into memory."""
-    size = sum(parameter.size for parameter in claims.engine.graph.parameters.values())
-    return lru_cache(maxsize=max(_MOST_NUMBERS // max(size, 1), 2))(
-        lambda name: replay_weights(claims, recorded.weights(name))
-    )
+    @classmethod
+    def of(
+        cls, claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
+    ) -> Self:
+        """Return the run of a trace.
+
+        data: the data set, for a trace that names its examples.
+        """
+        graph, settings = claims.engine.graph, claims.settings
+        return cls(trace, graph, data, settings=settings, claims=claims, device=device)
+
+    @property
+    def declared(self) -> Declaration:
+        """The run's declaration about itself, from the manifest."""
+        return self.trace.manifest.declaration
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of all ranks, one rank after the other."""
+        return tuple(self.trace.steps())
+
+    @cached_property
+    def noises(self) -> Mapping[int, Noise]:
+        """The stated noise of each step, by the first rank that states it."""
+        found: dict[int, Noise] = {}
+        for step in self.steps:
+            if step.noise is not None:
+                found.setdefault(step.number, step.noise)
+        return found
+
+    @cached_property
+    def plan(self) -> TrainingPlan | None:
+        """The run that was accounted for, if the claims describe one completely."""
+        return known_plan(self.settings)
+
+    @cached_property
+    def multiplier(self) -> float | None:
+        """σ as the claims or else the run itself state it; None if neither does."""
+        settings = self.settings
+        if settings.noise_multiplier is not None:
+            return settings.noise_multiplier
+        is_planned = settings.target_epsilon is not None and self.plan is not None
+        if is_planned or settings.noise_multipliers:
+            return planned_multiplier(self.plan, settings, self.claims.engine.groups)
+        return self.declared.noise_multiplier
+
+    @cached_property
+    def whole_batches(self) -> frozenset[str]:
+        """The names of the steps that are replayed."""
+        return frozenset(self.batch_sizes)
+
+    def replays(self, step: Step) -> bool:
+        """Whether the clean gradient of a step is known without its record."""
+        return self.name(step) in self.whole_batches or bool(step.batches and not step.filled)
+
+    def unshown(self, check: Check, text: str) -> CheckReport | str:
+        """Say that the whole run lacks what a check compares: undecided, if an ε rests on it."""
+        is_needed = self.plan is not None and self.trace.manifest.redaction is None
+        return check.failed(text, verdict=Verdict.INCONCLUSIVE) if is_needed else text
+
+    def replay_weights(self, name: str) -> ReplayWeights:
+        """Return weights, scaled into their constraints if only rounding left them outside, and
+        claims.
+
+        If claims are computed anew this is slow, so results are remembered; other steps and ranks
+        may start from the same weights.
+        """
+        blob = self._held.weights.get(name)
+        return self._sets(name if blob is None else self._first[blob.sha256])
+
+    @cached_property
+    def _sets(self) -> Callable[[str], ReplayWeights]:
+        """A function from a name to the set, which remembers as many sets as fit into memory."""
+        size = sum(parameter.size for parameter in self.graph.parameters.values())
+        return lru_cache(maxsize=max(_MOST_NUMBERS // max(size, 1), 2))(
+            lambda name: replay_weights(self.claims, self.weights(name))
+        )
 
 
 def recording_of(trace: Trace, accounted: int | None) -> Recording:

@@ -9,7 +9,7 @@ the process.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -21,12 +21,11 @@ import torch
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims
-from lipcert.audit.evaluator import Bench, Norms, clip_of, put
+from lipcert.audit.evaluator import Bench, Norms, clip_of, scale_of
 from lipcert.audit.job import Kind, Unit
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import replay_weights_of
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies, Tally
+from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tally
 from lipcert.audit.unit_results import UnitResult
 from lipcert.audit.weight_norms import MODEL, ReplayWeights, replay_weights
 from lipcert.core.program import FloatArray
@@ -37,20 +36,6 @@ from lipcert.measure.precision import Precision
 
 _NAMED: Final = 3
 """Number of inadmissible examples that are named; the others are counted."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Judged:
-    """Norms of some examples, with the decision on each that has a bound."""
-
-    norms: Norms
-    decisions: Mapping[Family, Mapping[str, Decision]]
-
-    @property
-    def doubtful(self) -> npt.NDArray[np.bool_]:
-        """Which examples are undecided in any quantity.  # [examples]"""
-        undecided = [d.undecided for found in self.decisions.values() for d in found.values()]
-        return np.any(undecided, axis=0) if undecided else np.zeros(len(self.norms), np.bool_)
 
 
 @dataclass(slots=True)
@@ -101,11 +86,9 @@ class Replayer:
         self._name = name
         self._judges = judges
         self._micro_batch = micro_batch
-        self._bounds: Mapping[Family, Mapping[str, float]] = {family: {} for family in FAMILIES}
-        if judges:
-            self._bounds = _bounds_of(claims)
+        self._bounds = _bounds_of(claims) if judges else {family: {} for family in FAMILIES}
         self._caps = {Family.GRADIENT: clip_of(claims)}
-        self._benches = [
+        self.benches = [
             Bench(claims, wanted, device, weights, watch_values=watch_values)
             for wanted in dict.fromkeys((precision, Precision.FLOAT64))
         ]
@@ -123,14 +106,15 @@ class Replayer:
             some = examples.read(at, wanted if stop is None else min(wanted, stop))
             if not len(some):
                 break
-            found = Findings.all((found, self._replayed(some, at, outsiders)))
+            found = Findings.all((found, *self._replayed(some, at, outsiders)))
             at += len(some)
         checks = self._inadmissible(outsiders, at - start)
         return replace(found, checks=(*self._unjudged(), *checks))
 
-    def _replayed(self, some: Examples, start: int, outsiders: _Outsiders) -> Findings:
-        """Return the findings on a few examples; those to which no bound applies are added to the
+    def _replayed(self, some: Examples, start: int, outsiders: _Outsiders) -> Iterator[Findings]:
+        """Yield the findings on a few examples; those to which no bound applies are added to the
         outsiders."""
+        yield Findings(len(some))
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
         inputs, settings = engine.graph.inputs, self._claims.settings
@@ -140,60 +124,59 @@ class Replayer:
         admissible[[index for index, _ in inadmissible]] = False
         is_whole = all(part.ids is not None for part in inputs)
         outsiders.add_all(inadmissible, start, None if is_whole else some.x.dtype)
-        chosen = np.flatnonzero(admissible)
-        if not len(chosen):
-            return Findings(len(some))
-        tallies = self._tallies(inside[chosen], labels[chosen], start + chosen)
-        return Findings(len(some), tallies)
+        if admissible.any():
+            places = start + np.flatnonzero(admissible)
+            yield from self._judged(self.benches, inside[admissible], labels[admissible], places)
 
-    def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
-        """Return the tallies of a few admissible examples: as audited, the doubtful again in
-        float64."""
-        judged = self._judged(self._benches[0], x, labels)
-        doubtful = judged.doubtful
-        if len(self._benches) == 1 or not doubtful.any():
-            return self._counted(judged, np.zeros_like(doubtful), places)
-        again = self._judged(self._benches[1], x[doubtful], labels[doubtful])
-        return self._counted(_replaced(judged, again, doubtful), doubtful, places)
-
-    def _judged(self, bench: Bench, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> _Judged:
+    def _judged(
+        self,
+        benches: Sequence[Bench],
+        x: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        places: Places,
+    ) -> Iterator[Findings]:
+        """Yield what the first bench finds of the examples that it can decide, then what the others
+        find of the rest."""
+        bench, *others = benches
         norms = bench.measure(x, labels)
-        largest = {family: norms.largest(family) for family in FAMILIES}
-        decisions: dict[Family, dict[str, Decision]] = {
-            family: {
-                name: decide(
-                    measured,
-                    bound,
-                    bench.precision,
-                    self._caps.get(family, math.inf),
-                    largest[family],
-                )
-                for name, bound in self._bounds[family].items()
-                if (measured := norms.of(family).get(name)) is not None
-            }
-            for family in FAMILIES
-            if family is not Family.WHOLE
-        }
-        return _Judged(norms, decisions)
-
-    def _counted(
-        self, judged: _Judged, recomputed: npt.NDArray[np.bool_], places: Places
-    ) -> Tallies:
-        return {
+        decisions = self._decisions(norms, bench.precision)
+        undecided = [d.undecided for found in decisions.values() for d in found.values()]
+        doubtful = np.zeros(len(x), dtype=np.bool_)
+        if undecided and others:
+            doubtful = np.any(undecided, axis=0)
+        tallies = {
             family: {
                 name: Tally.of(
                     measured.norm,
                     self._bounds[family].get(name),
-                    judged.decisions.get(family, {}).get(name),
-                    recomputed=int(np.count_nonzero(recomputed)),
+                    decisions.get(family, {}).get(name),
+                    where=~doubtful,
+                    is_again=bench is not self.benches[0],
                     weights=self._name,
                     places=places,
                     sized=family is Family.WHOLE,
                 )
-                for name, measured in judged.norms.of(family).items()
+                for name, measured in norms[family].items()
             }
             for family in FAMILIES
         }
+        yield Findings(0, tallies)
+        if doubtful.any():
+            yield from self._judged(others, x[doubtful], labels[doubtful], places[doubtful])
+
+    def _decisions(
+        self, norms: Norms, precision: Precision
+    ) -> Mapping[Family, Mapping[str, Decision]]:
+        """Return the decision on every norm that has a bound."""
+        found: dict[Family, Mapping[str, Decision]] = {}
+        for family in (Family.GRADIENT, Family.VALUE, Family.COTANGENT):
+            cap, scale = self._caps.get(family, math.inf), scale_of(norms, family)
+            found[family] = {
+                name: decide(norms[family][name], bound, precision, cap, scale)
+                for name, bound in self._bounds[family].items()
+                if name in norms[family]
+            }
+        return found
 
     def _unjudged(self) -> tuple[CheckReport, ...]:
         """Report that nothing was judged, if so: such a replay is never a pass."""
@@ -240,48 +223,22 @@ def _bounds_of(claims: Claims) -> Mapping[Family, Mapping[str, float]]:
     }
 
 
-def _replaced(judged: _Judged, again: _Judged, where: npt.NDArray[np.bool_]) -> _Judged:
-    """Return the judgement with norms and decisions of some examples replaced."""
-    decisions = {
-        family: {
-            name: Decision(
-                put(decision.violating, other.violating, where),
-                put(decision.undecided, other.undecided, where),
-            )
-            for name, decision in found.items()
-            for other in (again.decisions[family][name],)
-        }
-        for family, found in judged.decisions.items()
-    }
-    return _Judged(judged.norms.replaced(again.norms, where), decisions)
-
-
 def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> UnitResult:
     """Do one unit of a job."""
     if unit.kind is Kind.ATTACK:
         return UnitResult(unit, Findings.all(_attacked(ready, unit, observe)))
-    return UnitResult(unit, _replayed(ready, unit))
+    replayer = _recent_replayer(ready, unit.weights)
+    return UnitResult(unit, replayer.replay(ready.examples(unit.examples), unit.start, unit.stop))
 
 
 def speed_of(ready: Ready) -> float | None:
     """Return the time over a plain step for one micro-batch; None if there is no example."""
     if not ready.units or ready.units[0].kind is Kind.ATTACK:
         return None
-    job, unit = ready.job, ready.units[0]
-    examples = ready.examples(unit.examples).read(0, job.micro_batch)
-    bench = Bench(
-        ready.claims,
-        job.precision,
-        torch.device(job.device),
-        _replay_weights(ready, unit.weights).weights,
-        watch_values=job.watch_values,
-    )
+    unit = ready.units[0]
+    examples = ready.examples(unit.examples).read(0, ready.job.micro_batch)
+    bench = _recent_replayer(ready, unit.weights).benches[0]
     return bench.plain_step_ratio(examples.x, examples.y)
-
-
-def _replayed(ready: Ready, unit: Unit) -> Findings:
-    replayer = _recent_replayer(ready, unit.weights)
-    return replayer.replay(ready.examples(unit.examples), unit.start, unit.stop)
 
 
 @lru_cache(maxsize=2)
@@ -294,7 +251,7 @@ def _recent_replayer(ready: Ready, weights: str) -> Replayer:
 def _replay_weights(ready: Ready, weights: str) -> ReplayWeights:
     if ready.recorded is None or weights == MODEL:
         return replay_weights(ready.claims, None)
-    return replay_weights_of(ready.claims, ready.recorded, weights)
+    return ready.recorded.replay_weights(weights)
 
 
 def _attacked(ready: Ready, unit: Unit, observe: Progress | None) -> Iterator[Findings]:

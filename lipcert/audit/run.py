@@ -144,7 +144,7 @@ def _absolute(path: str | None) -> str | None:
 
 def _on_cpu(ready: Ready) -> Ready:
     """Return the job on the CPU, for checks that run here, whatever devices the workers have."""
-    return replace(ready, job=replace(ready.job, device="cpu"))
+    return replace(ready, recorded=ready.recorded and replace(ready.recorded, device="cpu"))
 
 
 def _workers(cluster: Cluster) -> AbstractContextManager[Work]:

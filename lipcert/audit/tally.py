@@ -77,14 +77,20 @@ class Tally:
         bound: float | None,
         decision: Decision | None,
         *,
-        recomputed: int,
         weights: str,
         places: Places,
+        where: npt.NDArray[np.bool_] | None = None,
+        is_again: bool = False,
         sized: bool = False,
     ) -> Tally:
-        """Return the tally of the examples at these places of the data, at the named weights."""
-        if not norms.size:
+        """Return the tally of the examples at these places of the data, at the named weights.
+
+        where: which of them count; None: all. is_again: whether these norms were recomputed.
+        """
+        some = np.flatnonzero(np.ones(len(norms), dtype=np.bool_) if where is None else where)
+        if not some.size:
             return cls()
+        norms, places = norms[some], places[some]
         known = np.where(np.isfinite(norms), norms, math.inf)
         worst = int(np.argmax(known))
         return cls(
@@ -92,9 +98,9 @@ class Tally:
             max_observed=float(known[worst]),
             bound=bound,
             worst=ExampleReference(weights, int(places[worst])),
-            violations=0 if decision is None else int(np.count_nonzero(decision.violating)),
-            undecided=0 if decision is None else int(np.count_nonzero(decision.undecided)),
-            recomputed=recomputed,
+            violations=0 if decision is None else int(np.sum(decision.violating[some])),
+            undecided=0 if decision is None else int(np.sum(decision.undecided[some])),
+            recomputed=norms.size if is_again else 0,
             counts=_counts(known, bound) if bound else {},
             sizes=_sizes(known) if sized else {},
         )

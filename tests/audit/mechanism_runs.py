@@ -21,7 +21,7 @@ from torch.nn import functional
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.job import Job, units_of
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import RecordedTensors
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace
@@ -204,7 +204,7 @@ def recorded(folder: Path, way: Way, fault: Fault = RIGHT) -> Ready:
         _train(way, fault, ranks)
     trace = read_trace(folder)
     claims = claims_of_analysis(model, way.settings)
-    tensors = RecordedTensors(trace, claims.engine.graph, None, claims.settings)
+    tensors = RecordedRun.of(claims, trace)
     pairs = [(name, name, count) for name, count in tensors.batch_sizes.items()]
     job = Job("model.onnx", way.settings, trace=str(folder))
     return Ready(job, model, claims, None, None, tensors, units_of(pairs, job, 0), "")

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import RecordedTensors
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.blobs import Blob, stored
 from lipcert.audit.trace.files import steps_name
@@ -140,7 +140,7 @@ def audited(way: str, edit: Edit, folder: Path, data: Examples | None = None) ->
             step = replace(part.step, number=number, gradients=Gradients(*map(blob, shown)))
             writer.append(replace(step, weights_after=blob(after)))
     claims = ready.claims
-    tensors = RecordedTensors(read_trace(folder), claims.engine.graph, data, claims.settings)
+    tensors = RecordedRun.of(claims, read_trace(folder), data=data)
     return report_of(replace(ready, recorded=tensors))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.evaluator import Bench
+from lipcert.audit.evaluator import Bench, scale_of
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import ALL, Family, Tallies
 from lipcert.core import program
@@ -128,9 +128,9 @@ def check_intervals(seed: int) -> bool:
         for family in Family:
             if family is Family.WHOLE and precision is SINGLE:
                 continue  # not judged, and so without a share for what cancels in the filter
-            largest = norms.largest(family)
+            largest = scale_of(norms, family)
             share = precision.cancelled if precision is EXACT else 1e-6
-            for name, measured in norms.of(family).items():
+            for name, measured in norms[family].items():
                 expected = true[family][name]
                 width = measured.error + precision.margin * measured.norm + share * largest
                 slack = 1e-12 * expected + 1e-14  # of the oracle itself
@@ -169,7 +169,7 @@ def test_beside_a_kink_float32_speaks_of_its_own_branch_and_float64_tells() -> N
     outside = {}
     for precision in (SINGLE, EXACT):
         bench = Bench(claims, precision, CPU, None)
-        found = bench.measure(x, y).of(Family.GRADIENT)["a"]
+        found = bench.measure(x, y)[Family.GRADIENT]["a"]
         width = found.error + precision.margin * found.norm + 1e-13
         outside[precision] = int(np.count_nonzero(np.abs(found.norm - true) > width))
     assert outside[SINGLE] > 0

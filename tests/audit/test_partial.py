@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lipcert.audit.job import Job
-from lipcert.audit.recorded import RecordedTensors, recording_of
+from lipcert.audit.recorded import RecordedRun, recording_of
 from lipcert.audit.records import AuditReport, Recording, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Declaration, Manifest, Step
@@ -68,7 +68,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuditReport, Audit
     folder = tmp_path_factory.mktemp("killed") / "t"
     ready = recorded(folder, Way(FLAT))
     cut(folder, 10)
-    tensors = RecordedTensors(read_trace(folder), ready.claims.engine.graph)
+    tensors = RecordedRun.of(ready.claims, read_trace(folder))
     ready = replace(ready, recorded=tensors)
     said = replace(ready, job=replace(ready.job, interrupted=True))
     return report_of(ready), report_of(said)

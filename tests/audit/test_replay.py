@@ -82,8 +82,8 @@ def test_a_filter_is_no_further_off_than_its_margin(name: str, precision: Precis
         for item in (Precision.FLOAT64, precision)
     )
     for family in (Family.GRADIENT, Family.COTANGENT):
-        for key, measured in exact.of(family).items():
-            found = short.of(family)[key].norm
+        for key, measured in exact[family].items():
+            found = short[family][key].norm
             assert (measured.norm <= found * (1.0 + precision.margin) + precision.floor).all()
 
 
@@ -162,7 +162,7 @@ def test_a_violation_that_float64_does_not_confirm_is_none() -> None:
         for precision in (Precision.FLOAT32, Precision.FLOAT64)
     }
     single, exact = (
-        bench[precision].measure(data.x, data.y).of(Family.GRADIENT)[name].norm
+        bench[precision].measure(data.x, data.y)[Family.GRADIENT][name].norm
         for precision in (Precision.FLOAT32, Precision.FLOAT64)
     )
     above = np.flatnonzero(single > exact * (1.0 + 2.0**-26))

@@ -20,9 +20,7 @@ def tally(values: list[float], first: int = 0, bound: float = 2.0, *, sized: boo
     measured = Measured(np.array(values), np.full(len(values), 0.25))
     decision = decide(measured, bound)
     places = first + np.arange(len(values))
-    return Tally.of(
-        measured.norm, bound, decision, recomputed=0, weights="model", places=places, sized=sized
-    )
+    return Tally.of(measured.norm, bound, decision, weights="model", places=places, sized=sized)
 
 
 @given(norms, norms, norms)
@@ -65,7 +63,7 @@ def test_bounds_may_differ_from_unit_to_unit(
 def test_what_has_no_bound_is_named_first() -> None:
     bounded, free = (
         tally([5.0]),
-        Tally.of(np.array([0.1]), None, None, recomputed=0, weights="model", places=np.array([9])),
+        Tally.of(np.array([0.1]), None, None, weights="model", places=np.array([9])),
     )
     assert bounded.merged(free).bound is None
     assert free.merged(bounded).worst == free.worst

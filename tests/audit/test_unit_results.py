@@ -31,7 +31,7 @@ def result_of(unit: Unit) -> UnitResult:
     places = np.arange(unit.start, unit.stop)
     norms = np.abs(np.sin(places)) + (unit.number == 2)
     decided = decide(Measured(norms, np.zeros(norms.size)), 1.0)
-    tally = Tally.of(norms, 1.0, decided, recomputed=0, weights="model", places=places)
+    tally = Tally.of(norms, 1.0, decided, weights="model", places=places)
     tallies = {family: {"a": tally} for family in FAMILIES}
     return UnitResult(unit, Findings(len(places), tallies))
 

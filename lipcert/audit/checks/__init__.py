@@ -20,11 +20,12 @@ from lipcert.audit.checks.contribution import contribution
 from lipcert.audit.checks.epsilon import epsilon
 from lipcert.audit.checks.functions import GradientFunction, batch_independence, leave_one_out
 from lipcert.audit.checks.noise import noise
-from lipcert.audit.checks.recorded_run import Checked, RecordedRun, RunCheck, joined
 from lipcert.audit.checks.released import released
+from lipcert.audit.checks.run_check import Checked, RunCheck, joined
 from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.prepared_job import Ready
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, verify
 from lipcert.audit.trace.spelling import FaultKind
@@ -64,7 +65,7 @@ def run_checks(ready: Ready) -> Checked:
         weights = parameters_of(ready.claims.engine.graph)
         return Checked(tuple(file_weights(ready.claims, weights)))
     other = _other_model(ready.recorded.trace, ready.model.sha256)
-    return joined(other, _checked(RecordedRun(ready.claims, ready.recorded, ready.job.device)))
+    return joined(other, _checked(ready.recorded))
 
 
 def check_recorded_run(
@@ -88,8 +89,8 @@ def _checked(run: RecordedRun) -> Checked:
         missing.append(
             "the trace is redacted: checks of tensors that it no longer holds are left out"
         )
-    if run.tensors.gap is not None:
-        missing.append(f"replay: {run.tensors.gap}")
+    if run.gap is not None:
+        missing.append(f"replay: {run.gap}")
     if not run.steps:
         missing.append(f"{schedule.check.name}: the trace has no steps")
     found = joined(intact, Checked(not_done=tuple(missing)), *(_each(run) if run.steps else ()))

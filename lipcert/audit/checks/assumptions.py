@@ -30,8 +30,8 @@ import numpy.typing as npt
 from lipcert.analysis.premises import constraints_of
 from lipcert.audit.bounds import Claims, are_made_anew
 from lipcert.audit.checks.functions import MIXING
-from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
-from lipcert.audit.recorded import INPUT
+from lipcert.audit.checks.run_check import FEW, Finding, run_check
+from lipcert.audit.recorded import INPUT, RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.weight_norms import MODEL, Excess, excesses, storage_unit
@@ -91,7 +91,7 @@ def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Iterator[
 @run_check(_CONSTRAINT)
 def recorded_weights(run: RecordedRun) -> Iterator[Finding]:
     """Check every recorded set of weights."""
-    names = run.tensors.checkpoints
+    names = run.checkpoints
     if run.settings.scope == "point" and not are_made_anew(run.settings):
         yield from _at_the_point(run, names)
     elif constraints_of(run.graph, run.settings) and not names:

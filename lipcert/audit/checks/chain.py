@@ -41,15 +41,8 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.analysis.premises import constraints_of
-from lipcert.audit.checks.recorded_run import (
-    FEW,
-    Finding,
-    RecordedRun,
-    exact,
-    norm_of,
-    run_check,
-    stored_roundoff,
-)
+from lipcert.audit.checks.run_check import FEW, Finding, exact, norm_of, run_check, stored_roundoff
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Array, Blob
 from lipcert.audit.trace.records import OptimizerRecord, Resume, Step

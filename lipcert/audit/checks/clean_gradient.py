@@ -41,11 +41,10 @@ import numpy as np
 
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
-from lipcert.audit.checks.recorded_run import (
+from lipcert.audit.checks.run_check import (
     FEW,
     NO_DECAY,
     Finding,
-    RecordedRun,
     Release,
     decay_of,
     exact,
@@ -53,6 +52,7 @@ from lipcert.audit.checks.recorded_run import (
     releases,
     run_check,
 )
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.core.program import FloatArray

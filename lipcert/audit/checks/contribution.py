@@ -20,17 +20,17 @@ from typing import Final
 import numpy as np
 
 from lipcert.audit.checks.gradients import Gradients, Pass, gradients_at, passes_of
-from lipcert.audit.checks.recorded_run import (
+from lipcert.audit.checks.run_check import (
     NO_DECAY,
     Batch,
     Finding,
-    RecordedRun,
     batch_of,
     claimed_divisor,
     decay_of,
     group_stds,
     run_check,
 )
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Step
 from lipcert.audit.weight_norms import ReplayWeights

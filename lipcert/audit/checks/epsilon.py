@@ -50,11 +50,10 @@ from lipcert.audit.bounds import claimed_epsilon
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.draws import Epochs
 from lipcert.audit.checks.gradients import Pass, gradients_at, passes_of
-from lipcert.audit.checks.recorded_run import (
+from lipcert.audit.checks.run_check import (
     NO_DECAY,
     Batch,
     Finding,
-    RecordedRun,
     batch_of,
     decay_of,
     noise_stds,
@@ -63,6 +62,7 @@ from lipcert.audit.checks.recorded_run import (
     stored_roundoff,
 )
 from lipcert.audit.checks.sampling import OF_EACH, members_of, resumed_steps
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, EpsilonInterval, ExampleReference
 from lipcert.audit.trace.records import Step
 from lipcert.core.program import FloatArray

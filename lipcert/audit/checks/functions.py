@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.recorded_run import roundoff
+from lipcert.audit.checks.run_check import roundoff
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.errors import UsageError
 

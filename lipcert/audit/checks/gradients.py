@@ -24,8 +24,9 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.recorded_run import Batch, RecordedRun, Scale
+from lipcert.audit.checks.run_check import Batch, Scale
 from lipcert.audit.evaluator import Clip, clip_of
+from lipcert.audit.recorded import RecordedRun
 from lipcert.core.program import FloatArray
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine

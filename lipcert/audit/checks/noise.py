@@ -72,10 +72,9 @@ from scipy.stats import beta, chi2, norm
 
 from lipcert.audit.checks.axes import Axes, regularity, varied
 from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, power_of_ten
-from lipcert.audit.checks.recorded_run import (
+from lipcert.audit.checks.run_check import (
     FEW,
     Finding,
-    RecordedRun,
     exact,
     noise_stds,
     norm_of,
@@ -83,6 +82,7 @@ from lipcert.audit.checks.recorded_run import (
     shortened,
     stored_roundoff,
 )
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.core.program import FloatArray
 

@@ -35,16 +35,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.checks.chance import ChanceTest, too_rare
-from lipcert.audit.checks.recorded_run import (
-    FEW,
-    Finding,
-    RecordedRun,
-    exact,
-    norm_of,
-    run_check,
-    stored_roundoff,
-)
+from lipcert.audit.checks.run_check import FEW, Finding, exact, norm_of, run_check, stored_roundoff
 from lipcert.audit.checks.sampling import OF_EACH, stated_sampling
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step

@@ -32,8 +32,8 @@ from lipcert.audit.checks.draws import (
     size_tests,
 )
 from lipcert.audit.checks.gradients import Gradients, Pass
-from lipcert.audit.checks.recorded_run import Finding, RecordedRun, Scale
-from lipcert.audit.recorded import INPUT, LABELS
+from lipcert.audit.checks.run_check import Finding, Scale
+from lipcert.audit.recorded import INPUT, LABELS, RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Resume
 from lipcert.core.program import FloatArray
@@ -204,7 +204,7 @@ def _example_faults(run: RecordedRun, present: int) -> Iterator[CheckReport]:
 
 def _data_like(run: RecordedRun, present: int, held: Mapping[str, _Array]) -> list[bytes]:
     """Return digests of all examples of the data in the types of stored ones; none if not given."""
-    data, size = run.tensors.data, present * math.prod(run.graph.input_shape)
+    data, size = run.data, present * math.prod(run.graph.input_shape)
     if data is None or data.count != present or 4 * size > _READ or not {INPUT, LABELS} <= {*held}:
         return []
     try:
@@ -282,7 +282,7 @@ def stated_sampling(run: RecordedRun) -> Sampling | None:
 
 def _labels(run: RecordedRun, present: int) -> _Index | None:
     """Return the labels of all examples, if the data are given and have few classes."""
-    data = run.tensors.data
+    data = run.data
     size = present * math.prod(run.graph.input_shape)
     if data is None or data.count != present or size > _READ:
         return None
@@ -298,7 +298,7 @@ def _labels(run: RecordedRun, present: int) -> _Index | None:
 def _scores(run: RecordedRun, present: int) -> Mapping[str, Mapping[int, FloatArray]]:
     """Return norms of all examples and, for some steps, of their gradients at the weights before
     them."""
-    data, size = run.tensors.data, present * math.prod(run.graph.input_shape)
+    data, size = run.data, present * math.prod(run.graph.input_shape)
     if data is None or data.count != present or 4 * size > _READ:
         return {}
     engine = run.claims.engine

@@ -21,9 +21,8 @@ from dataclasses import replace
 from typing import Final
 
 from lipcert.audit.bounds import Claims, are_made_anew, bounded_at
-from lipcert.audit.checks.recorded_run import (
+from lipcert.audit.checks.run_check import (
     Finding,
-    RecordedRun,
     claimed_divisor,
     decays_inside,
     group_stds,
@@ -32,6 +31,7 @@ from lipcert.audit.checks.recorded_run import (
     stated_noise,
 )
 from lipcert.audit.checks.sampling import sampled, stated_sampling
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.audit.weight_norms import ReplayWeights

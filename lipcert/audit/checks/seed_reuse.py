@@ -80,8 +80,9 @@ from scipy.stats import beta
 from lipcert.audit.checks.axes import folded
 from lipcert.audit.checks.chance import SHARE, ChanceTest
 from lipcert.audit.checks.noise import AddedNoise, added_noises
-from lipcert.audit.checks.recorded_run import Finding, RecordedRun, run_check
 from lipcert.audit.checks.repeated_values import Values
+from lipcert.audit.checks.run_check import Finding, run_check
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check
 from lipcert.audit.trace.records import Noise
 from lipcert.core.program import FloatArray

@@ -15,7 +15,8 @@ from torch import nn
 import lipcert
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.checks.chain import chain, is_projection, updates_of
-from lipcert.audit.checks.recorded_run import Checked, RecordedRun
+from lipcert.audit.checks.run_check import Checked
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.blobs import Blob, BlobStore, stored
 from lipcert.audit.trace.reading import read_trace

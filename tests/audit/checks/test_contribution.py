@@ -9,7 +9,8 @@ import pytest
 
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.contribution import contribution
-from lipcert.audit.checks.recorded_run import RecordedRun, claimed_divisor
+from lipcert.audit.checks.run_check import claimed_divisor
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from tests.audit.checks.runs import Plan, bad, only, recorded

@@ -18,7 +18,8 @@ from torch.nn import functional
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.checks.epsilon import epsilon
-from lipcert.audit.checks.recorded_run import Checked, RecordedRun
+from lipcert.audit.checks.run_check import Checked
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import EpsilonInterval, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks.gradients import Clip, Gradients, Pass
-from lipcert.audit.checks.recorded_run import Scale
+from lipcert.audit.checks.run_check import Scale
 from lipcert.graph.ir import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.measure.measured import Measured

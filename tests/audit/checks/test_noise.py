@@ -13,8 +13,8 @@ from scipy.stats import chi2, norm
 
 from lipcert.audit.checks.chance import ChanceTest
 from lipcert.audit.checks.noise import AddedNoise, CountedNoise, Pool
-from lipcert.audit.checks.recorded_run import RecordedRun
 from lipcert.audit.checks.seed_reuse import Piece, Sketches, seed_reuse
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.writing import PrivateDataWarning
 from tests.audit.checks.runs import Plan, bad, recorded

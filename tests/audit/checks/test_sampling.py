@@ -58,7 +58,7 @@ def faults(
     trace = SimpleNamespace(ranks=(0,), events=lambda _: [Resume(0.0, n, 0, {}) for n in resumed])
     run = SimpleNamespace(settings=settings, declared=stated, steps=done, trace=trace, plan=None)
     run.graph = SimpleNamespace(input_shape=(8,), output_shape=(3,))
-    run.tensors = SimpleNamespace(data=Examples(np.zeros((pool, 8)), LABELS[:pool], "some"))
+    run.data = Examples(np.zeros((pool, 8)), LABELS[:pool], "some")
     run.claims = claims_for(Network())
     run.device = "cpu"
     found = list(sampled(run))

@@ -1,4 +1,4 @@
-"""A recorded run as checks see it, with its batches and their scales; and the form of a check.
+"""The form of a check of a recorded run; and its batches, with their scales, and its noise.
 
 A check is a generator: it yields a report for each thing that it compared, and a sentence for each
 thing that it could not compare. `RunCheck` is the one loop around it. The docstring of a check
@@ -16,26 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.analysis.release import known_plan, planned_multiplier
-from lipcert.audit.bounds import Claims
-from lipcert.audit.recorded import Match, RecordedTensors, replay_weights_of, step_name
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, EpsilonInterval, Verdict
 from lipcert.audit.trace.blobs import Blob
-from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch as RecordedBatch
-from lipcert.audit.trace.records import Declaration, Noise, Reduction, Step
-from lipcert.audit.weight_norms import ReplayWeights
+from lipcert.audit.trace.records import Reduction, Step
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.examples import Readable, checked_labels
-from lipcert.graph.ir import Graph
+from lipcert.gradient_stats.examples import checked_labels
 from lipcert.privacy.noise import Group
-from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
 
 FEW: Final = 4
@@ -64,113 +57,9 @@ def joined(*parts: Checked) -> Checked:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedRun:
-    """A recorded run and the claims about it.
-
-    device: where gradients are computed.
-    """
-
-    claims: Claims
-    tensors: RecordedTensors
-    device: str = "cpu"
-
-    @classmethod
-    def of(
-        cls, claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
-    ) -> RecordedRun:
-        """Return the run of a trace.
-
-        data: the data set, for a trace that names its examples.
-        """
-        graph, settings = claims.engine.graph, claims.settings
-        return cls(claims, RecordedTensors(trace, graph, data, settings), device)
-
-    @property
-    def trace(self) -> Trace:
-        """The trace: what was recorded, line by line."""
-        return self.tensors.trace
-
-    @property
-    def settings(self) -> Settings:
-        """The settings on which the claims depend."""
-        return self.claims.settings
-
-    @property
-    def graph(self) -> Graph:
-        """The network as the run evaluates it, including clips."""
-        return self.claims.engine.graph
-
-    @property
-    def declared(self) -> Declaration:
-        """The run's declaration about itself, from the manifest."""
-        return self.trace.manifest.declaration
-
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of all ranks, one rank after the other."""
-        return tuple(self.trace.steps())
-
-    @cached_property
-    def noises(self) -> Mapping[int, Noise]:
-        """The stated noise of each step, by the first rank that states it."""
-        found: dict[int, Noise] = {}
-        for step in self.steps:
-            if step.noise is not None:
-                found.setdefault(step.number, step.noise)
-        return found
-
-    @cached_property
-    def plan(self) -> TrainingPlan | None:
-        """The run that was accounted for, if the claims describe one completely."""
-        return known_plan(self.settings)
-
-    @cached_property
-    def multiplier(self) -> float | None:
-        """σ as the claims or else the run itself state it; None if neither does."""
-        settings = self.settings
-        if settings.noise_multiplier is not None:
-            return settings.noise_multiplier
-        is_planned = settings.target_epsilon is not None and self.plan is not None
-        if is_planned or settings.noise_multipliers:
-            return planned_multiplier(self.plan, settings, self.claims.engine.groups)
-        return self.declared.noise_multiplier
-
-    @cached_property
-    def whole_batches(self) -> frozenset[str]:
-        """The names of the steps that are replayed."""
-        return frozenset(self.tensors.batch_sizes)
-
-    @property
-    def names(self) -> Mapping[str, Match]:
-        """The recorded tensor of each parameter of the graph."""
-        return self.tensors.names
-
-    def replays(self, step: Step) -> bool:
-        """Whether the clean gradient of a step is known without its record."""
-        return self.name(step) in self.whole_batches or bool(step.batches and not step.filled)
-
-    def unshown(self, check: Check, text: str) -> Finding:
-        """Say that the whole run lacks what a check compares: undecided, if an ε rests on it."""
-        is_needed = self.plan is not None and self.trace.manifest.redaction is None
-        return check.failed(text, verdict=Verdict.INCONCLUSIVE) if is_needed else text
-
-    def name(self, step: Step) -> str:
-        """Return the name of a step."""
-        return step_name(self.trace, step)
-
-    def weights(self, name: str) -> Mapping[str, FloatArray]:
-        """Return weights by the graph's names."""
-        return self.tensors.weights(name)
-
-    def replay_weights(self, name: str) -> ReplayWeights:
-        """Return weights, scaled into their constraints if only rounding left them outside, and
-        claims."""
-        return replay_weights_of(self.claims, self.tensors, name)
-
-
 Finding: TypeAlias = CheckReport | EpsilonInterval | str
 """A report, an interval of ε, or a sentence that says what could not be compared, and why."""
+
 Finder: TypeAlias = Callable[[RecordedRun], Iterable[Finding]]
 
 
@@ -391,7 +280,7 @@ def batch_of(run: RecordedRun, step: Step) -> Batch | str | None:
     name = run.name(step)
     if name not in run.whole_batches:
         return None
-    examples = run.tensors.examples(name)
+    examples = run.examples(name)
     labels = checked_labels(run.claims.engine.loss, examples.y, run.graph.output_shape)
     scales: list[tuple[slice, Scale]] = []
     start = 0
