@@ -169,8 +169,10 @@ class Store:
 def without_traces(data: bytes) -> bytes:
     """A file that does not say from which lines, in which folders, its nodes come."""
     proto = onnx.load_from_string(data)
-    for part in (proto.graph, *proto.functions):
-        for node in part.node:
+    parts = [proto.graph, *proto.functions]
+    while parts:
+        for node in parts.pop().node:
+            parts += [item.g for item in node.attribute if item.HasField("g")]
             kept = [item for item in node.metadata_props if not item.key.endswith("stack_trace")]
             del node.metadata_props[:]
             node.metadata_props.extend(kept)

@@ -129,6 +129,7 @@ def test_every_change_is_told() -> None:
     ],
 )
 def test_weights_that_are_computed_become_plain_ones(computed: Callable[..., nn.Module]) -> None:
+    torch.manual_seed(0)
     network = nn.Sequential(computed(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, CLASSES))
     x = torch.rand(5, 6)
     network(x)
@@ -155,6 +156,7 @@ def test_a_weight_of_which_a_part_is_trained_is_trained() -> None:
 
 @pytest.mark.parametrize("mode", ["mean", "sum", "max"])
 def test_a_bag_of_ids_becomes_a_table_of_the_same_numbers(mode: str) -> None:
+    torch.manual_seed(0)
     network = nn.Sequential(nn.EmbeddingBag(9, 4, mode=mode), nn.Linear(4, CLASSES))
     ids = torch.randint(9, (60, 5))
     examples = TensorDataset(ids, torch.randint(CLASSES, (60,)))
