@@ -1,4 +1,4 @@
-"""Documents for other programs are extended, never renamed, and older ones are still read."""
+"""Documents are extended, never renamed; old ones are read and certificates accepted for ever."""
 
 import json
 from functools import cache
@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from lipcert.core.certificate import read_certificate
+from lipcert.core.check import Choices, check
+from lipcert.core.verdict import Verdict
+from lipcert.text.certificate import write_certificate
 from tests.commands import lipcert
 from tests.golden.documents import COMMANDS, document, names
 
@@ -89,3 +93,22 @@ def test_another_number_is_refused(tmp_path: Path, reader: str) -> None:
         newer = newer.replace("lipcert.certificate/3", "lipcert.certificate/4", 1)
         (tmp_path / path.name).write_text(newer if path.name == first else kept, encoding="utf-8")
     assert lipcert(READERS[reader], tmp_path).exit_code == 3
+
+
+MODELS = HERE.parents[1] / "models"
+CERTIFICATES = sorted(HERE.glob("*/*.lipcert.json"))
+
+
+def test_there_are_certificates() -> None:
+    assert len(CERTIFICATES) >= 4
+
+
+@pytest.mark.parametrize("engine", ["float", "exact"])
+@pytest.mark.parametrize("path", CERTIFICATES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_a_certificate_is_still_accepted(path: Path, engine: str) -> None:
+    model = MODELS / f"{path.name.removesuffix('.lipcert.json')}.onnx"
+    data = path.read_bytes()
+    said = read_certificate(data)
+    report = check(data, model, Choices(engine, frozenset(item.id for item in said.assumptions)))
+    assert report.verdict is Verdict.VALID, report.reasons
+    assert write_certificate(said) == data

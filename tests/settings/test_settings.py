@@ -46,6 +46,7 @@ from lipcert.training import (
     TrainingMechanism,
     WeightClipping,
 )
+from lipcert.training.mechanisms import mechanism_of
 
 CLIPS = {"mechanism": "backprop-clipping", "cotangent_clip": 1.0}
 
@@ -478,3 +479,30 @@ def test_functions_refuse_what_is_no_model_and_no_settings() -> None:
         analyze(model, {"input_norm": 1.0})
     with pytest.raises(UsageError, match="engine"):
         certify(model, Settings(), "fast")
+
+
+MECHANISMS: list[TrainingMechanism] = [
+    Clipless(input_norm=1.0, bias_norm=0.5, loss_clip=0.1, constraints=(("a*", "frobenius:2"),)),
+    WeightClipping(input_box=(0, 1), radius=None, bias_norm=1.0),
+    FixedWeightNorm(norm="frobenius", radius=3.0, freeze=("b",)),
+    BackpropClipping(input_clip=2.0, cotangent_clip=0.5, conv_clip="l2"),
+    GradientClipping(clip_norm=0.5, clip_scope="group", decay="inside"),
+]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda item: item.kind)
+def test_settings_know_the_mechanism_that_they_are_of(mechanism):
+    run = PlannedRun(dataset_size=100, batch_size=10, delta=1e-3, steps=5, noise_multiplier=1.0)
+    settings = mechanism.settings(run)
+    again = mechanism_of(settings)
+    assert again == mechanism
+    assert again.settings(run) == settings
+
+
+def test_constraints_alone_are_clipless_training():
+    spec = ConstraintSpec("spectral", 2.0)
+    assert mechanism_of(Settings(constraint=spec)) == Clipless(
+        radius=2.0, loss="auto", allocation="per-layer"
+    )
+    with pytest.raises(UsageError, match="a run needs a mechanism"):
+        mechanism_of(Settings())

@@ -2,20 +2,26 @@
 
 import json
 import warnings
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from lipcert import NoVerdictError, Settings, UsageError, analyze, load_model
+from lipcert import analyze, load_model
 from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.text import texts
 from lipcert.core.verdict import Verdict
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.analysis import analysis_json
+from lipcert.settings.settings import Settings
 from lipcert.training import (
     BackpropClipping,
     Clipless,
@@ -24,7 +30,15 @@ from lipcert.training import (
     TrainingMechanism,
     WeightClipping,
 )
+from lipcert.training.batches import admitted
 from lipcert.training.calibration import CertificateWarning
+from lipcert.training.intake import (
+    FirstExamples,
+    batch_size_of,
+    numbers_of,
+    options_of,
+    require_full_precision,
+)
 from tests.commands import lipcert
 from tests.training.runs import clipless, data, private_run, train
 
@@ -117,3 +131,121 @@ def test_an_audit_attacks_a_clip_without_a_domain() -> None:
     assert found.exit_code == 0, found.output
     values = {item["value"]: item for item in json.loads(found.stdout)["values"]}
     assert max(item["max_observed"] for item in values.values()) > 1.0
+
+
+BALL = Settings(input_norm=1.0)
+BOX = Settings(input_box=(0.0, 1.0))
+
+
+def batch(lengths: list[float], entries: int = 12, seed: int = 0) -> torch.Tensor:
+    x = torch.randn(len(lengths), entries, generator=torch.Generator().manual_seed(seed)).double()
+    scaled = x / torch.linalg.vector_norm(x, dim=1, keepdim=True) * torch.tensor(lengths)[:, None]
+    return scaled.float()
+
+
+def square(example: torch.Tensor) -> Fraction:
+    """‖x‖², exactly."""
+    return sum((Fraction(entry) ** 2 for entry in example.flatten().tolist()), Fraction())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3000), st.floats(-1e-5, 1e-5))
+def test_what_rounding_left_outside_is_drawn_in(seed: int, entries: int, off: float) -> None:
+    x = batch([1.0 + off, 0.5, 1.0], entries, seed)
+    drawn = admitted(x, BALL)
+    assert all(square(example) <= 1 for example in drawn)
+    torch.testing.assert_close(drawn, x, rtol=2e-5, atol=0.0)
+    assert torch.equal(drawn[1], x[1])
+
+
+def test_norms_that_float32_took_are_forgiven() -> None:
+    x = torch.rand(4, 150528, generator=torch.Generator().manual_seed(0))
+    drawn = admitted(x / x.norm(dim=1, keepdim=True), BALL)
+    assert float(torch.linalg.vector_norm(drawn.double(), dim=1).max()) <= 1.0
+
+
+@pytest.mark.parametrize("length", [1.0001, 2.0, 1e30])
+def test_what_is_outside_is_refused_by_its_place(length: float) -> None:
+    with pytest.raises(NoVerdictError, match="example 1 of the batch has the norm"):
+        admitted(batch([0.5, length]), BALL)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("declared", [BALL, BOX, Settings(input_norm=1.0, input_box=(0.0, 1.0))])
+def test_what_is_no_number_is_refused(bad: float, declared: Settings) -> None:
+    x = torch.full((3, 4), 0.1)
+    x[1, 2] = bad
+    with pytest.raises(NoVerdictError, match="NaN or infinity"):
+        admitted(x, declared)
+
+
+def test_entries_beside_the_box_are_refused() -> None:
+    x = torch.full((3, 4), 0.5)
+    assert admitted(x, BOX) is x
+    x[2, 0] = 1.01
+    with pytest.raises(NoVerdictError, match=r"example 2 of the batch has the entry 1\.01"):
+        admitted(x, BOX)
+
+
+def test_a_batch_inside_is_the_same_tensor() -> None:
+    x = batch([0.9, 0.1])
+    assert admitted(x, BALL) is x
+    empty = torch.zeros(0, 12)
+    assert admitted(empty, BALL) is empty
+
+
+def loader(*tensors: torch.Tensor, batch_size: int | None = 4) -> DataLoader:
+    return DataLoader(TensorDataset(*tensors), batch_size=batch_size)
+
+
+def test_the_batch_size_is_the_loaders() -> None:
+    assert batch_size_of(loader(torch.zeros(8, 2))) == 4
+    with pytest.raises(UsageError, match="no batch_size"):
+        batch_size_of(loader(torch.zeros(8, 2), batch_size=None))
+
+
+def test_the_first_examples_are_those_that_the_loader_would_give() -> None:
+    x = torch.arange(16.0).reshape(8, 2)
+    found = FirstExamples.of(loader(x, torch.ones(8)), nn.Linear(2, 1))
+    assert torch.equal(found.x, x)
+    assert torch.equal(found.labels, torch.ones(8))
+    halves = DataLoader(
+        TensorDataset(x, torch.ones(8)),
+        batch_size=4,
+        collate_fn=lambda rows: (torch.stack([x for x, _ in rows]) / 2, [y for _, y in rows]),
+    )
+    found = FirstExamples.of(halves, nn.Linear(2, 1))
+    assert torch.equal(found.x, x / 2)
+    assert isinstance(found.labels, list)
+
+
+@pytest.mark.parametrize("rows", [[1, 2, 3], [{"x": torch.zeros(2)}]], ids=["numbers", "dicts"])
+def test_a_data_set_without_pairs_is_refused(rows: list[object]) -> None:
+    with pytest.raises(UsageError, match=r"read in these forms: \(x, y\)"):
+        FirstExamples.of(DataLoader(rows, batch_size=1), nn.Linear(2, 1))
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(UsageError, match="no parameters"):
+        FirstExamples.of(loader(torch.zeros(8, 2), torch.zeros(8)), nn.ReLU())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_of_16_bits_are_refused(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    require_full_precision(model)
+    require_full_precision(model.double())
+    model[1].to(dtype)
+    with pytest.raises(UsageError, match=r"1\.weight is of type b?float16"):
+        require_full_precision(model)
+
+
+def test_what_an_optimizer_was_told_is_all_but_its_parameters() -> None:
+    first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+    told = options_of(torch.optim.SGD(first.parameters(), lr=0.1))
+    assert told == options_of(torch.optim.SGD(second.parameters(), lr=0.1))
+    assert told != options_of(torch.optim.SGD(first.parameters(), lr=0.2))
+    assert told != options_of(torch.optim.Adam(first.parameters(), lr=0.1))
+
+
+def test_the_numbers_of_a_module_include_its_buffers() -> None:
+    assert len(numbers_of(nn.BatchNorm1d(3))) == 5

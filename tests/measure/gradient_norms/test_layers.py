@@ -6,6 +6,7 @@ exactly, and only the computation of the norm rounds.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import prod
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from lipcert.graph.geometry import Window
 from lipcert.measure.gradient_norms.methods import Method, Pair
+from lipcert.measure.gradient_norms.operands import TableGradient
 from lipcert.measure.gradient_norms.plan import channels_last, operand_gradient
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares, widened
 from tests.measure.gradient_norms.oracle import assert_within, network_of, truth
@@ -204,3 +206,76 @@ def test_error_bounds_add_up() -> None:
     assert both.norm[0] == pytest.approx(np.sqrt(72.0))
     assert both.norm[0] - both.error[0] <= np.sqrt(9.0 * 7.8)
     assert both.norm[0] + both.error[0] >= np.sqrt(9.0 * 8.2)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 300])
+def test_a_total_is_within_its_error(parts: int) -> None:
+    random = np.random.default_rng(parts)
+    values = np.abs(random.standard_normal((parts, 5))) * 10.0 ** random.integers(-9, 9, (parts, 5))
+    errors = np.abs(values) * 1e-16 * random.random((parts, 5))
+    pairs = [map(torch.tensor, pair) for pair in zip(values, errors, strict=True)]
+    given = [Squares.within(*pair) for pair in pairs]
+    total = Squares.total(given)
+    for place in range(5):
+        exact = sum(map(Fraction, values[:, place].tolist()), Fraction(0))
+        slack = sum(map(Fraction, errors[:, place].tolist()), Fraction(0))
+        off = abs(Fraction(float(total.value[place])) - exact)
+        assert off + slack <= Fraction(float(total.error[place]))
+        least = slack + Fraction(2**-50) * parts * sum(map(abs, map(Fraction, values[:, place])))
+        assert Fraction(float(total.error[place])) <= 2 * least
+    assert torch.isnan(Squares.total([*given, Squares(*torch.full((2, 5), torch.nan))]).value).all()
+
+
+EXAMPLES = 4
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    rows=st.integers(1, 9),
+    width=st.integers(1, 5),
+    shape=st.lists(st.integers(1, 5), max_size=2).map(tuple),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    same=st.booleans(),
+)
+def test_norms_and_tables_are_those_of_autograd(
+    seed: int, rows: int, width: int, shape: tuple[int, ...], dtype: torch.dtype, same: bool
+) -> None:
+    """same: all numbers of an example are equal, so that all cotangents add up."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(-rows, rows, size=(EXAMPLES, *shape))
+    if same:
+        numbers[...] = numbers.reshape(EXAMPLES, -1)[:, :1].reshape(-1, *(1,) * len(shape))
+    a = torch.from_numpy(numbers)
+    b = torch.from_numpy(rng.standard_normal((EXAMPLES, *shape, width))).to(dtype)
+    tables = torch.stack([_table(a[i], b[i].double(), rows) for i in range(EXAMPLES)])
+    truth = tables.flatten(1).norm(dim=1).numpy()
+    gradient, pair = TableGradient(rows), Pair.of(a.to(dtype), b)
+    relative = {torch.float32: 1e-3, torch.float64: 1e-9}[dtype]
+    reach = b.double().flatten(1).norm(dim=1).numpy()
+    known = gradient.of_norms(pair)
+    found: list[Squares] = [] if known is None else [known]
+    found += [method.squares(pair) for method in gradient.methods(pair)]
+    held = gradient.gradients(pair)
+    found.append(widened(sum_of_squares(held.gradient), held.distance))
+    for squares in found:
+        assert_within(squares.measured(), truth, relative, reach=reach)
+    off = (held.gradient.double() - tables).flatten(1).norm(dim=1)
+    assert torch.all(off <= held.distance)
+
+
+def _table(numbers: torch.Tensor, cotangent: torch.Tensor, rows: int) -> torch.Tensor:
+    """By autograd, through plain indexing."""
+    table = torch.zeros(rows, cotangent.shape[-1], dtype=torch.float64, requires_grad=True)
+    (table[numbers] * cotangent).sum().backward()
+    assert table.grad is not None
+    return table.grad
+
+
+@pytest.mark.parametrize("positions", [1, 300])
+def test_many_positions_of_one_row_add_up(positions: int) -> None:
+    """As many as a bound of √P allows: P equal cotangents make a gradient P times as long."""
+    b = torch.ones(1, positions, 2)
+    pair = Pair.of(torch.full((1, positions), 5.0), b)
+    for method in TableGradient(7).methods(pair):
+        norm = method.squares(pair).measured().norm
+        assert norm == pytest.approx(positions * 2**0.5, rel=1e-6)
