@@ -11,11 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from lipcert.core.arithmetic import sqrt_up
-from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.forms.chain import Form
 from lipcert.core.interval import Array, Interval, norm_up
 from lipcert.core.line import Line
-from lipcert.core.lines.balls import NearFact
+from lipcert.core.lines.balls import LARGEST_SQUARED, NearFact
 from lipcert.core.lines.chains import ChainForm, FormPull
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.claim import MAX_SIZE, room_for

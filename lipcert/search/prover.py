@@ -17,12 +17,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from lipcert.core.coverage import is_relu, rule_of, tensors_read
-from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
-from lipcert.core.lines.balls import BallFact, InputBall, NearFact
+from lipcert.core.lines.balls import LARGEST_SQUARED, BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import (
     CHORDS,
     COTANGENTS,

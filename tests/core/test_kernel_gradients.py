@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import rule_of
 from lipcert.core.forms.kernels import laid_out
-from lipcert.core.forms.pulled import pulled
-from lipcert.core.forms.signs import Differences
+from lipcert.core.forms.signs import Differences, pulled
 from lipcert.core.interval import exact
 from lipcert.core.kinds import BatchNorm
 from lipcert.core.ledger.premises import Premises

@@ -18,8 +18,7 @@ from lipcert.core.forms.kernels import (
     weighted_reach,
 )
 from lipcert.core.forms.links import Diagonal, link_of
-from lipcert.core.forms.pulled import pulled
-from lipcert.core.forms.signs import Differences, ball_of, distances
+from lipcert.core.forms.signs import Differences, ball_of, distances, pulled
 from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.kinds import BatchNorm, PRelu
 from lipcert.core.line import Line, NotProved

@@ -9,10 +9,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
-from lipcert.core.lines.balls import NearFact, of_values
+from lipcert.core.lines.balls import LARGEST_SQUARED, NearFact, of_values
 from lipcert.core.lines.chains import CHORDS, Chain, slopes_between
 from lipcert.core.lines.proof import Proof
 

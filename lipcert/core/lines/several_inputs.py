@@ -7,9 +7,9 @@ from fractions import Fraction
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
-from lipcert.core.forms.centred import Ball, enclosing_ball
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.lines.balls import Ball, enclosing_ball
 from lipcert.core.lines.proof import input_box, input_fact
 from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact

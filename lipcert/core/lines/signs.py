@@ -9,8 +9,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.coverage import tensors_read
-from lipcert.core.forms.pulled import pulled
-from lipcert.core.forms.signs import Differences
+from lipcert.core.forms.signs import Differences, pulled
 from lipcert.core.kinds import PRelu
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ShareLine, slopes_between

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, reach
 from lipcert.core.forms.chain import Form, at_the_bottom, chain_form
 from lipcert.core.forms.descent import inequality_of
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
 from lipcert.core.interval import Interval, exact
+from lipcert.core.lines.balls import Ball, enclosing_ball, fact_around, reach
 from lipcert.core.lines.several_inputs import side_by_side
 from lipcert.core.norms.claim import Definite, is_semidefinite, lowered
 from lipcert.core.norms.float_engine import definite_float
