@@ -209,8 +209,11 @@ def audit(
         _require_inputs(job)
         if results is not None:
             paths.require_own_folder(results, "job.json")
+    elif any(item is not None for item in (target, results, cluster, shard)):
+        raise UsageError(
+            "audit: --merge takes the folder alone; it holds the description of the audit"
+        )
     else:
-        _require_alone(target, results, cluster, shard)
         paths.require_folder(merge)
     result.require_writable([target])
     if shard is not None:
@@ -315,13 +318,6 @@ def _do_shard(
         f"lipcert: shard {shard}: {count} units are done; report with --merge {results}", err=True
     )
     return ExitCode.HOLDS
-
-
-def _require_alone(*others: object) -> None:
-    if any(other is not None for other in others):
-        raise UsageError(
-            "audit: --merge takes the folder alone; it holds the description of the audit"
-        )
 
 
 def _require_inputs(job: Job) -> None:

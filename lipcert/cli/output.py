@@ -115,7 +115,8 @@ class Output:
                 raise TypeError(f"a result has no {name}")
             limit = () if most is None else (None if self.show_all else most.get(name),)
             shown = document(*found, *limit)
-            return document_text(shown, name, width=text_width(), color=color)
+            width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
+            return document_text(shown, name, width=width, color=color)
 
         self.write(rendered)
 
@@ -146,11 +147,6 @@ def use_color(choice: str) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
-
-
-def text_width() -> int:
-    """Return the columns of the terminal; 120 without one."""
-    return shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
 
 
 def _encoding() -> str:

@@ -7,7 +7,7 @@ agree, because the noise of the analysis was computed for what the analysis stat
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from lipcert.cli.output import Output
 from lipcert.cli.sources import KNOBS, effective_settings, find_file, from_command_line
 from lipcert.diagnostics import Level
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
+from lipcert.process.progress import ProgressReport
 from lipcert.settings.settings import CHOICES
 from lipcert.settings.values import asks_of_run, check_choice, listed
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _POINTS: Final = 16
 _CURVES: Final = ("steps", "noise-multiplier")
-_CIRCUMSTANCES: Final = (
+_DRAWN: Final = (
     "dataset_size",
     "dataset_size_from",
     "batch_size",
@@ -43,15 +44,11 @@ _CIRCUMSTANCES: Final = (
     "sampling_rate",
     "trials",
     "delta",
-    "neighbours",
-    "accountant",
 )
+"""The fields, besides its length, with which an analysis describes its run."""
+_CIRCUMSTANCES: Final = (*_DRAWN, "neighbours", "accountant")
 _QUANTITIES: Final = ("steps", "epochs", "noise_multiplier", "target_epsilon")
-_DESCRIBED: Final = (
-    *("dataset_size", "dataset_size_from", "batch_size"),
-    *("sampling", "sampling_rate", "trials", "delta", "steps"),
-)
-"""The fields with which an analysis describes its run."""
+_KNOWN: Final = frozenset((*_CIRCUMSTANCES, *_QUANTITIES))
 _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "batch_size": "Examples of a batch (expected number).",
@@ -88,7 +85,7 @@ _DECLARED: Final = (
 _OPTIONS: Final = tuple(
     knob_option(knob, _TEXTS.get(knob.field) or help_of(knob))
     for knob in KNOBS
-    if knob.field in {*_CIRCUMSTANCES, *_QUANTITIES}
+    if knob.field in _KNOWN
 )
 
 
@@ -96,7 +93,7 @@ _OPTIONS: Final = tuple(
 @click.argument("analysis", type=paths.FILE, required=False)
 @together([*_OPTIONS, *_DECLARED])
 @click.option("--curve", "curves", type=click.Choice(_CURVES), multiple=True, help="ε over this.")
-@output_options("text", "json", "csv", color=True)
+@output_options("text", "json", "csv", progress=True, color=True)
 @click.pass_context
 def privacy(
     context: click.Context,
@@ -117,10 +114,10 @@ def privacy(
     given = _read_run(stated(context))
     found = () if analysis is None else _take_over(given, analysis)
     settings = effective_settings({}, os.environ, find_file(Path.cwd())).settings
-    _fill(given, {key: getattr(settings, key) for key in (*_CIRCUMSTANCES, *_QUANTITIES)})
-    known = {*_CIRCUMSTANCES, *_QUANTITIES}
-    declared = {name: x for name, x in words.items() if x is not None and name not in known}
-    report = _solve(given, declared, curves, found)
+    _fill(given, {key: getattr(settings, key) for key in _KNOWN})
+    declared = {name: x for name, x in words.items() if x is not None and name not in _KNOWN}
+    with ProgressReport(result.progress) as shown:
+        report = _solve(given, declared, curves, found, shown)
     from lipcert.report.privacy import privacy_csv, privacy_document, privacy_json
 
     result.show(privacy_document, report, json=privacy_json, csv=privacy_csv)
@@ -132,6 +129,7 @@ def _solve(
     declared: Mapping[str, Any],
     curves: tuple[str, ...],
     found: tuple[Diagnostic, ...],
+    shown: ProgressReport,
 ) -> PrivacyReport:
     """Compute what is missing.
 
@@ -161,7 +159,12 @@ def _solve(
             plan = plan.with_steps(steps_for_epsilon(plan, effective, target, wanted).steps)
     account = account_for(plan, sigma, wanted, declaration, given.get("allocation"))
     account = replace(account, diagnostics=(*account.diagnostics, *found))
-    drawn = {name: _curve(name, plan, account, wanted) for name in dict.fromkeys(curves)}
+    drawn: dict[str, tuple[CurvePoint, ...]] = {}
+    for name in dict.fromkeys(curves):
+        drawn[name] = ()
+        for point in _curve(name, plan, account, wanted):
+            drawn[name] += (point,)
+            shown.observe(f"ε over {name}", len(drawn[name]), _POINTS + 1)
     return PrivacyReport(solved_for, account, drawn, account.diagnostics)
 
 
@@ -184,12 +187,12 @@ def _asked(given: Mapping[str, object]) -> str:
 
 def _curve(
     name: str, plan: TrainingPlan, account: Account, wanted: Accountant | None
-) -> tuple[CurvePoint, ...]:
+) -> Iterator[CurvePoint]:
     from lipcert.privacy.accounting import epsilon_over_noise, epsilon_over_steps
 
     sigma = account.noise_multiplier
     if sigma is None:
-        return ()
+        return iter(())
     if name == "steps":
         return epsilon_over_steps(plan, sigma, _POINTS, wanted)
     around = [sigma * 2.0 ** ((2 * k - _POINTS) / _POINTS) for k in range(_POINTS + 1)]
@@ -258,7 +261,7 @@ def _take_over(given: dict[str, Any], analysis: Path) -> tuple[Diagnostic, ...]:
         given.setdefault("noise_multiplier", assumed.noise_multiplier)
     given["allocation"] = assumed.allocation
     if run is not None:
-        described = {key: getattr(run, key) for key in _DESCRIBED}
+        described = {key: getattr(run, key) for key in (*_DRAWN, "steps")}
         if given.get("sampling", run.sampling) != run.sampling:
             described.pop("sampling_rate")
         _fill(given, described)

@@ -355,19 +355,19 @@ def epsilon_over_steps(
     noise_multiplier: float,
     points: int,
     accountant: Accountant | None = None,
-) -> tuple[CurvePoint, ...]:
-    """Return ε(t) at `points` numbers of steps, evenly spaced up to the plan itself."""
+) -> Iterator[CurvePoint]:
+    """Yield ε(t) at `points` numbers of steps, evenly spaced up to the plan itself."""
     last = plan.releases
     earlier = sorted({max(1, round(last * k / points)) for k in range(1, points)} - {last})
     runs = [*(plan.with_steps(t) for t in earlier), plan]
-    return tuple(_point(run, noise_multiplier, accountant) for run in runs)
+    return (_point(run, noise_multiplier, accountant) for run in runs)
 
 
 def epsilon_over_noise(
     plan: TrainingPlan, noise_multipliers: Sequence[float], accountant: Accountant | None = None
-) -> tuple[CurvePoint, ...]:
-    """Return ε(σ) at the given multipliers."""
-    return tuple(_point(plan, sigma, accountant) for sigma in noise_multipliers)
+) -> Iterator[CurvePoint]:
+    """Yield ε(σ) at the given multipliers."""
+    return (_point(plan, sigma, accountant) for sigma in noise_multipliers)
 
 
 def _point(plan: TrainingPlan, sigma: float, accountant: Accountant | None) -> CurvePoint:

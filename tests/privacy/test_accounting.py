@@ -352,10 +352,10 @@ def test_a_target_that_never_binds_gets_the_least_noise_that_is_sought() -> None
 
 
 def test_curves_end_at_the_plan_and_are_monotone() -> None:
-    points = epsilon_over_steps(SHUFFLED, 4.0, 8)
+    points = list(epsilon_over_steps(SHUFFLED, 4.0, 8))
     assert points[-1].steps == SHUFFLED.releases
     assert points[-1].epsilon == epsilon(SHUFFLED, 4.0)
-    assert len(epsilon_over_steps(POISSON.with_steps(3), 4.0, 8)) == 3
+    assert len(list(epsilon_over_steps(POISSON.with_steps(3), 4.0, 8))) == 3
     steps = [point.epsilon for point in epsilon_over_steps(POISSON, 4.0, 8)]
     assert steps == sorted(steps)
     noise = [point.epsilon for point in epsilon_over_noise(POISSON, [1.0, 2.0, 4.0])]
