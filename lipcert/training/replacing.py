@@ -285,7 +285,9 @@ def _made_plain(part: Any) -> str:
     gone = before.keys() - dict(part.named_parameters()).keys()
     for name in names:
         part._parameters[name].requires_grad_(any(before[other].requires_grad for other in gone))
-    part._load_state_dict_pre_hooks.clear()  # which torch leaves there, to look for the others
+    for key, hook in list(part._load_state_dict_pre_hooks.items()):
+        if getattr(hook.hook, "__module__", "").startswith("torch.nn.utils."):
+            del part._load_state_dict_pre_hooks[key]  # torch leaves it there, to look for others
     return f"{', '.join(names)}: no longer computed from other weights"
 
 

@@ -135,10 +135,13 @@ def test_weights_that_are_computed_become_plain_ones(computed: Callable[..., nn.
     network(x)
     with pytest.raises(NoVerdictError, match="make_trainable"):
         private_run(mechanism=CLIP, network=lambda: network)
+    loads: list[object] = []
+    network[0].register_load_state_dict_pre_hook(lambda *_: loads.append(0))
     found = make_trainable(network, CLIP)
     assert dict(found.module[0].named_parameters()).keys() == {"weight", "bias"}
     assert torch.allclose(found.module.eval()(x), network.eval()(x), rtol=1e-4)
     found.module.load_state_dict(found.module.state_dict())
+    assert loads == [0]
     with private_run(mechanism=CLIP, network=found.module.train) as private:
         train(private)
     network[0].requires_grad_(False).eval()
