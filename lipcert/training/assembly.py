@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from torch import nn
 from torch.optim import Optimizer
@@ -47,7 +47,7 @@ from lipcert.training.calibration import (
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement, enforced
 from lipcert.training.guards import StepGuard
-from lipcert.training.hooks import Hooks, Removable
+from lipcert.training.hooks import Hooks
 from lipcert.training.intake import (
     FirstExamples,
     KnownExamples,
@@ -60,8 +60,7 @@ from lipcert.training.intake import (
     trained_parameters,
     with_frozen,
 )
-from lipcert.training.ledger import Ledger
-from lipcert.training.ledger_file import LedgerHeader
+from lipcert.training.ledger import Ledger, LedgerHeader
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
 from lipcert.training.modes import EvalMode
@@ -84,7 +83,6 @@ from lipcert.training.same_network import SameNetwork, require_gradients
 from lipcert.training.sampling import Sampler, checked_seed
 from lipcert.training.world import PATIENCE, World, checksum
 
-_Hooks = TypeVar("_Hooks", bound=Removable)
 _HEAD: Final = "The settings of a private training run: lipcert certify MODEL --config THIS"
 _MOST_AHEAD: Final = 16
 """One write to the ledger covers up to this many releases, but at most about 1 % of the run."""
@@ -171,19 +169,20 @@ def make_private(
         require_full_precision(model)
         first = FirstExamples.of(loader, model, len(declared.heads) or 1)
         first.require_inputs(declared)
-        x = first.example
         place = (
             None if folder is None else usable(Path(folder), resume=resume, is_first=world.is_first)
         )
         stage = staging.enter_context(_staged(place if resume and world.is_first else None))
         failing = staging.enter_context(ExitStack())
-        eval_mode = _hooked(failing, EvalMode(model))
+        undo = failing.enter_context(ExitStack())
+        parts = _Assembly(model, optimizer, loader, mechanism, run, seed, first.example, resume,
+                          world, shown, place, stage, undo)  # fmt: skip
+        still = parts.with_eval_mode()
         world.agree("the mechanism, the plan or the optimizer",
                     repr((mechanism, run, options_of(optimizer), folder is None,
                           record_every is None)))  # fmt: skip
         world.agree("the weights", checksum(numbers_of(model)))
-        network = _network(model, x, stage, None if model_file is None else Path(model_file),
-                           world, settings=declared, resume=resume)  # fmt: skip
+        network = parts.network(declared, None if model_file is None else Path(model_file))
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(declared.with_inputs(network.graph.inputs), network, trained)
         calibration = calibrated(network.model, settings, shown.observe)
@@ -192,25 +191,29 @@ def make_private(
             warn_of_noise(calibration, public)
         moves = settings.scope == "point"
         if place is not None and not moves:
-            calibration = _certified(network, calibration, stage, world)
-        enforcement = enforced(network, calibration, mechanism, eval_mode.parts)
+            calibration = parts.certified(network, calibration)
+        enforcement = enforced(network, calibration, mechanism, still)
         for handle in enforcement.handles:
-            _hooked(failing, handle)
+            undo.callback(handle.remove)
         require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
-            network = _network(model, x, stage, None, world, settings=declared, resume=False)
+            network = parts.network(declared, None)
             if world.is_first:
                 found = bounded(network.model, settings, shown.observe)
-                _certificate(network, settings, found, stage)
+                parts.certificate(network, settings, found)
         world.agree("the bounds", repr([asdict(group) for group in calibration.groups]))
         if place is not None and world.is_first:
             opened(place, stage)
-        header = _header(calibration, network, mechanism, run, seed)
-        ledger = failing.enter_context(_ledger(place, header, world))
-        parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
-                       world, place, shown, eval_mode, failing)  # fmt: skip
-        private = _wired(parts, x, seed, max_physical_batch)
+        ledger = failing.enter_context(parts.ledger(network, calibration))
+        private = parts.private(
+            network,
+            calibration,
+            enforcement,
+            trained,
+            ledger,
+            max_physical_batch=max_physical_batch,
+        )
         if place is not None:
             _write_down(private, place, record_every, store_data=record_data, resume=resume)
         private.settle()
@@ -219,25 +222,154 @@ def make_private(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Parts:
-    """The parts that a run is assembled from.
+class _Assembly:
+    """A run that is being assembled.
 
-    trained: live parameters, by the module's names. failing: clean-up that runs if assembly fails.
+    example: one example, as the model takes it. place: the folder of the run, if it has one. stage:
+    the folder for model and certificate until the run is certain to start. undo: removes the hooks.
     """
 
     model: nn.Module
     optimizer: Optimizer
     loader: DataLoader[Any]
-    network: TrainedNetwork
-    calibration: Calibration
-    enforcement: Enforcement
-    trained: Mapping[str, nn.Parameter]
-    ledger: Ledger
+    mechanism: TrainingMechanism
+    run: PlannedRun
+    seed: int | None
+    example: Example
+    resume: bool
     world: World
+    shown: ProgressReport
     place: Path | None
-    progress: ProgressReport
-    eval_mode: EvalMode
-    failing: ExitStack
+    stage: Path
+    undo: ExitStack
+
+    def with_eval_mode(self) -> frozenset[nn.Module]:
+        """Keep resting parts in evaluation mode, and return them."""
+        mode = EvalMode(self.model)
+        self.undo.callback(mode.remove)
+        return mode.parts
+
+    def network(self, settings: Settings, file: Path | None) -> TrainedNetwork:
+        """Import the module; its ONNX file stays in `stage`, and is there already on resuming."""
+        path, exists = self.stage / MODEL, self.resume and self.world.is_first
+        if file is not None and not exists:
+            copy_file(file, path)
+            exists = True
+        masks = settings.enforced.clips_gradients
+        return trained_network(self.model, self.example, path, settings, exists=exists, masks=masks)
+
+    def certified(self, network: TrainedNetwork, calibration: Calibration) -> Calibration:
+        """Return the noise for the bounds that the first rank's certificate states."""
+        if self.world.is_first:
+            stated = self.certificate(network, calibration.settings, calibration.bounds)
+            calibration = calibration if stated is None else as_certified(calibration, stated)
+        norms = self.world.text_from_first(
+            json.dumps([group.grad_norm.hex() for group in calibration.groups])
+        )
+        return recalculated(calibration, map(float.fromhex, json.loads(norms)))
+
+    def certificate(
+        self, network: TrainedNetwork, settings: Settings, found: Bounded
+    ) -> Certificate | None:
+        """Write a certificate of these bounds into `stage`; if there is none, write the reason."""
+        made = certified(network.model, settings, found)
+        (self.stage / UNCERTIFIED).unlink(missing_ok=True)
+        if isinstance(made, str):
+            (self.stage / UNCERTIFIED).write_text(f"{made}\n", encoding="utf-8")
+            return None
+        write_whole(self.stage / CERTIFICATE, made.data)
+        return made.certificate
+
+    def ledger(self, network: TrainedNetwork, calibration: Calibration) -> Ledger:
+        """Return the ledger. Only the first rank writes it to disk; the other ranks count along."""
+        secret = "" if self.seed is None else "; the seed was given: not private"
+        content = f"{network.model.sha256} {calibration.settings!r}"
+        header = LedgerHeader(
+            plan=calibration.plan,
+            noise_multiplier=calibration.noise_multiplier,
+            mechanism=f"{self.mechanism!r}{secret}",
+            digest=hashlib.sha256(content.encode()).hexdigest(),
+            target_epsilon=self.run.target_epsilon,
+            accountant=accountant_named(self.run.accountant),
+        )
+        if not self.world.is_first:
+            return Ledger(header, spent=self.world.from_first(0))
+        ahead = min(_MOST_AHEAD, 1 + header.plan.releases // 100)
+        place = None if self.place is None else self.place / LEDGER
+        found = Ledger(header, place, ahead=ahead)
+        self.world.from_first(found.releases)
+        return found
+
+    def private(
+        self,
+        network: TrainedNetwork,
+        calibration: Calibration,
+        enforcement: Enforcement,
+        trained: Mapping[str, nn.Parameter],
+        ledger: Ledger,
+        *,
+        max_physical_batch: int | None,
+    ) -> Private:
+        """Return the run with its hooks installed and nothing recorded yet.
+
+        trained: live parameters, by the module's names.
+        """
+        world, plan, bounds = self.world, calibration.plan, calibration.bounds
+        for handle in network.outputs.join_in_training(network.module):
+            self.undo.callback(handle.remove)
+        sameness = SameNetwork(self.model, network, bounds.graph, trained)
+        guard = StepGuard(network.module, trained, calibration.settings, sameness)
+        own = enforcement.forward if self.model is network.module else None
+        hooks = Hooks(self.model, guard, plan, instead=own)
+        self.undo.callback(hooks.remove)
+        done = ledger.releases
+        release = Release(
+            optimizer=self.optimizer,
+            trained=trained,
+            names={name: match.recorded for name, match in network.matches.items()},
+            module=network.module,
+            enforcement=enforcement,
+            guard=guard,
+            hooks=hooks,
+            ledger=ledger,
+            noise=NoiseSource(world.shared_secret(self.seed), done, is_alone=world.ranks == 1),
+            world=world,
+            divisor=float(plan.batch),
+        )
+        self.undo.callback(release.remove)
+        sampler = Sampler(
+            plan,
+            world.shared_secret(self.seed),  # another one, unless a seed is given
+            rank=world.rank,
+            ranks=world.ranks,
+            first=done,
+            examples=len(self.loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
+        )
+        return Private(
+            model=self.model,
+            optimizer=self.optimizer,
+            loader=PrivateLoader(self.loader, sampler, ledger, hooks.drawn, self.shown),
+            criterion=PrivateLoss(
+                bounds.loss,
+                bounds.graph.output_shape,
+                float(plan.batch),
+                bounds.loss_clip,
+                guard=guard,
+                gradients=enforcement.gradients,
+            ),
+            calibration=calibration,
+            network=network,
+            ledger=ledger,
+            world=world,
+            guard=guard,
+            enforcement=enforcement,
+            release=release,
+            hooks=hooks,
+            undo=self.undo,
+            folder=self.place,
+            max_physical_batch=max_physical_batch,
+            example=self.example,
+        )
 
 
 def _warn_of_seed(seed: int | None) -> None:
@@ -262,79 +394,12 @@ def _as_in_twin(
     return None if folder is None else twin.place(), twin.secret() if seed is None else seed, False
 
 
-def _hooked(failing: ExitStack, hooks: _Hooks) -> _Hooks:
-    """Remove these hooks if assembly fails."""
-    failing.callback(hooks.remove)
-    return hooks
-
-
 def _physical_batch(given: int | None) -> int | None:
     """Return the largest number of examples per forward pass, checked to be a whole number above
     0."""
     found = None if given is None else whole("max-physical-batch", given)
     check_positive("max-physical-batch", found)
     return found
-
-
-def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int | None) -> Private:
-    """Return the run with its hooks installed and nothing recorded yet."""
-    world, plan, bounds = parts.world, parts.calibration.plan, parts.calibration.bounds
-    joins = parts.network.outputs.join_in_training(parts.network.module)
-    sameness = SameNetwork(parts.model, parts.network, bounds.graph, parts.trained)
-    guard = StepGuard(parts.network.module, parts.trained, parts.calibration.settings, sameness)
-    own = parts.enforcement.forward if parts.model is parts.network.module else None
-    hooks = _hooked(
-        parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.eval_mode), instead=own)
-    )
-    done = parts.ledger.releases
-    noise = NoiseSource(world.shared_secret(seed), done, is_alone=world.ranks == 1)
-    release = Release(
-        optimizer=parts.optimizer,
-        trained=parts.trained,
-        names={name: match.recorded for name, match in parts.network.matches.items()},
-        module=parts.network.module,
-        enforcement=parts.enforcement,
-        guard=guard,
-        hooks=hooks,
-        ledger=parts.ledger,
-        noise=noise,
-        world=world,
-        divisor=float(plan.batch),
-    )
-    _hooked(parts.failing, release)
-    sampler = Sampler(
-        plan,
-        world.shared_secret(seed),  # another one, unless a seed is given
-        rank=world.rank,
-        ranks=world.ranks,
-        first=done,
-        examples=len(parts.loader.dataset),  # type: ignore[arg-type]  # PrivateLoader says why not
-    )
-    return Private(
-        model=parts.model,
-        optimizer=parts.optimizer,
-        loader=PrivateLoader(parts.loader, sampler, parts.ledger, hooks.drawn, parts.progress),
-        criterion=PrivateLoss(
-            bounds.loss,
-            bounds.graph.output_shape,
-            float(plan.batch),
-            bounds.loss_clip,
-            guard=guard,
-            gradients=parts.enforcement.gradients,
-        ),
-        calibration=parts.calibration,
-        network=parts.network,
-        ledger=parts.ledger,
-        world=world,
-        guard=guard,
-        enforcement=parts.enforcement,
-        release=release,
-        hooks=hooks,
-        recorder=None,
-        folder=parts.place,
-        max_physical_batch=max_physical_batch,
-        example=x,
-    )
 
 
 @contextmanager
@@ -349,82 +414,6 @@ def _staged(place: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as temporary:
         yield Path(temporary)
-
-
-def _network(
-    model: nn.Module,
-    x: Example,
-    stage: Path,
-    file: Path | None,
-    world: World,
-    *,
-    settings: Settings,
-    resume: bool,
-) -> TrainedNetwork:
-    """Import the module; its ONNX file stays in `stage`."""
-    path = stage / MODEL
-    exists = resume and world.is_first
-    if file is not None and not exists:
-        copy_file(file, path)
-        exists = True
-    masks = settings.enforced.clips_gradients
-    return trained_network(model, x, path, settings, exists=exists, masks=masks)
-
-
-def _certified(
-    network: TrainedNetwork, calibration: Calibration, stage: Path, world: World
-) -> Calibration:
-    """Return the noise for the bounds that the first rank's certificate states."""
-    if world.is_first:
-        stated = _certificate(network, calibration.settings, calibration.bounds, stage)
-        calibration = calibration if stated is None else as_certified(calibration, stated)
-    norms = world.text_from_first(
-        json.dumps([group.grad_norm.hex() for group in calibration.groups])
-    )
-    return recalculated(calibration, map(float.fromhex, json.loads(norms)))
-
-
-def _certificate(
-    network: TrainedNetwork, settings: Settings, found: Bounded, stage: Path
-) -> Certificate | None:
-    """Write a certificate of these bounds into `stage`; if there is none, write the reason."""
-    made = certified(network.model, settings, found)
-    (stage / UNCERTIFIED).unlink(missing_ok=True)
-    if isinstance(made, str):
-        (stage / UNCERTIFIED).write_text(f"{made}\n", encoding="utf-8")
-        return None
-    write_whole(stage / CERTIFICATE, made.data)
-    return made.certificate
-
-
-def _header(
-    calibration: Calibration,
-    network: TrainedNetwork,
-    mechanism: TrainingMechanism,
-    run: PlannedRun,
-    seed: int | None,
-) -> LedgerHeader:
-    """Return the description of the run that its ledger starts with."""
-    secret = "" if seed is None else "; the seed was given: not private"
-    content = f"{network.model.sha256} {calibration.settings!r}"
-    return LedgerHeader(
-        plan=calibration.plan,
-        noise_multiplier=calibration.noise_multiplier,
-        mechanism=f"{mechanism!r}{secret}",
-        digest=hashlib.sha256(content.encode()).hexdigest(),
-        target_epsilon=run.target_epsilon,
-        accountant=accountant_named(run.accountant),
-    )
-
-
-def _ledger(place: Path | None, header: LedgerHeader, world: World) -> Ledger:
-    """Return the ledger. Only the first rank writes it to disk; the other ranks count along."""
-    if not world.is_first:
-        return Ledger(header, spent=world.from_first(0))
-    ahead = min(_MOST_AHEAD, 1 + header.plan.releases // 100)
-    ledger = Ledger(header, None if place is None else place / LEDGER, ahead=ahead)
-    world.from_first(ledger.releases)
-    return ledger
 
 
 def _write_down(

@@ -88,7 +88,7 @@ class PrivateLoss(nn.Module):
         passing = self._guard.losing(logits)
         if self._gradients is not None:
             return self._clipped(self._gradients, logits, admissible, passing)
-        total = per_example_loss(self._loss, passing.shown.output, admissible, self._clip).sum()
+        total = per_example_loss(self._loss, passing.output, admissible, self._clip).sum()
         return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 
     def _clipped(

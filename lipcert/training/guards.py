@@ -38,7 +38,7 @@ from lipcert.training.composition import (
     first_without_number,
     is_finite,
 )
-from lipcert.training.modes import refused_parts
+from lipcert.training.modes import refuse_active
 from lipcert.training.same_network import SameNetwork
 
 _KEEPING: Final = ("torch.autograd.graph", "torch.utils.checkpoint")
@@ -52,6 +52,7 @@ _OTHER_TERM: Final = (
     "gradient is not the one that was bounded; leave out further terms of the loss, and hooks and "
     "changes of the output"
 )
+_TO_EVAL: Final = "set them to evaluation mode after model.train()"
 _ORDER: Final = (
     "in each step: draw a batch from private.loader, then optimizer.zero_grad(), "
     "private.criterion(model(x), y).backward(), optimizer.step(); evaluate under torch.no_grad()"
@@ -85,41 +86,6 @@ def refuse_modes() -> None:
             "what is computed, so the gradient may not be that of the network that was bounded; "
             "exit the `with` block before the step, or use it only around evaluation"
         )
-
-
-class Shown:
-    """One output: the tensor for the criterion, and the copy that the caller gets."""
-
-    def __init__(self, output: Tensor) -> None:
-        self.output = output
-        if output.requires_grad:
-            output.register_hook(_refuse_no_number)  # type: ignore[no-untyped-call]
-        self._caller: weakref.ref[Tensor] | None = None
-
-    def copied(self) -> Tensor:
-        """Return the copy for the caller."""
-        anchor = torch.empty(0, requires_grad=True)
-        given: Tensor = _Detached.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
-        self._caller = weakref.ref(given)
-        return given
-
-    def is_of(self, logits: Tensor) -> bool:
-        """Whether these logits are the copy, unchanged; where the output is NaN, any entry is
-        accepted."""
-        if self._caller is None or self._caller() is not logits:
-            return False
-        if logits.shape != self.output.shape:
-            return False
-        with torch.no_grad():
-            return are_equal(logits, self.output) or bool(
-                ((logits == self.output) | self.output.isnan()).all()
-            )
-
-    def refuse_hooks(self) -> None:
-        """Raise UsageError if the copy has a hook, which would never run."""
-        given = None if self._caller is None else self._caller()
-        if given is not None and given._backward_hooks:
-            raise UsageError(_OTHER_TERM)
 
 
 class _Detached(Function):
@@ -157,14 +123,43 @@ class _CurrentBatch:
     last: Passing | None = None
 
 
-@dataclass(slots=True, eq=False)
 class Passing:
-    """One forward pass of examples of a batch, on its way through the criterion and back."""
+    """One forward pass of examples of a batch, on its way through the criterion and back.
 
-    batch: _CurrentBatch
-    shown: Shown
-    examples: int
-    is_back: bool = False
+    output: the tensor for the criterion; the caller gets a copy.
+    """
+
+    def __init__(self, batch: _CurrentBatch, output: Tensor) -> None:
+        self.batch, self.output = batch, output
+        self.is_back = False
+        if output.requires_grad:
+            output.register_hook(_refuse_no_number)  # type: ignore[no-untyped-call]
+        self._caller: weakref.ref[Tensor] | None = None
+
+    def copied(self) -> Tensor:
+        """Return the copy for the caller."""
+        anchor = torch.empty(0, requires_grad=True)
+        given: Tensor = _Detached.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
+        self._caller = weakref.ref(given)
+        return given
+
+    def is_of(self, logits: Tensor) -> bool:
+        """Whether these logits are the copy, unchanged; where the output is NaN, any entry is
+        accepted."""
+        if self._caller is None or self._caller() is not logits:
+            return False
+        if logits.shape != self.output.shape:
+            return False
+        with torch.no_grad():
+            return are_equal(logits, self.output) or bool(
+                ((logits == self.output) | self.output.isnan()).all()
+            )
+
+    def refuse_hooks(self) -> None:
+        """Raise UsageError if the copy has a hook, which would never run."""
+        given = None if self._caller is None else self._caller()
+        if given is not None and given._backward_hooks:
+            raise UsageError(_OTHER_TERM)
 
 
 class StepGuard:
@@ -219,25 +214,12 @@ class StepGuard:
         if not masks:  # gradient clipping sums what it has measured
             refuse_autocast(x.device)
         refuse_modes()
-        self._sameness.require(lambda: self._refuse_active(masks=masks))
+        self._sameness.require(lambda: refuse_active(self._module, _TO_EVAL, masks=masks))
         self._numbers.require(is_still=self.is_still)
         batch.entered += len(x)
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
         self._sameness.require_apart(batch.inputs)
         return batch.inputs
-
-    def _refuse_active(self, *, masks: bool) -> None:
-        """Raise UsageError for active parts that are random or mix examples.
-
-        masks: whether active dropout is accepted, because gradients are clipped example by example.
-        """
-        active = [f"{name or 'the module itself'} ({what})"
-                  for name, what in refused_parts(self._module, masks=masks)]  # fmt: skip
-        if active:
-            raise UsageError(
-                f"training: {', '.join(active)}: no bound holds for parts that are random or mix "
-                "the examples of a batch; set them to evaluation mode after model.train()"
-            )
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
         """Raise UsageError unless these have the number and the shapes of the bounded network's
@@ -260,15 +242,14 @@ class StepGuard:
         if batch is None or not isinstance(output, Tensor) or not output.dim():
             return output
         self._sameness.passed()
-        shown = Shown(output)
-        batch.last = Passing(batch, shown, len(output))
-        return shown.copied()
+        batch.last = Passing(batch, output)
+        return batch.last.copied()
 
     def losing(self, logits: Tensor) -> Passing:
         """Check that the criterion is called with the output of the last pass; return that pass."""
         batch = self._current_batch("private.criterion")
         passing, batch.last = batch.last, None
-        if passing is None or not passing.shown.is_of(logits):
+        if passing is None or not passing.is_of(logits):
             raise UsageError(
                 "training: private.criterion takes the output of the model itself, from a forward "
                 "pass in training mode: call model.train(), and change nothing in between"
@@ -299,10 +280,10 @@ class StepGuard:
         if batch.returned == 0:
             self._refuse_left_over()
         refuse_modes()
-        passing.shown.refuse_hooks()
+        passing.refuse_hooks()
         self._sameness.require_unwritten()
         passing.is_back = True
-        batch.returned += passing.examples
+        batch.returned += len(passing.output)
 
     @torch.no_grad()
     def put(self, gradients: Mapping[str, Tensor]) -> None:

@@ -8,10 +8,10 @@ Invariants: passes in evaluation mode, or without gradients, are left alone; ran
 through `World`, which can name a missing rank.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -59,13 +59,6 @@ def apart(module: nn.Module) -> Iterator[None]:
             yield
     finally:
         module.require_forward_param_sync = syncs_buffers
-
-
-class Removable(Protocol):
-    """A handle of a hook of any kind."""
-
-    def remove(self) -> None:
-        """Remove the hook from its module."""
 
 
 _GLOBAL: Final = (
@@ -135,11 +128,9 @@ class Hooks:
         module: nn.Module,
         guard: StepGuard,
         plan: TrainingPlan,
-        further: Sequence[Removable] = (),
         instead: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """further: hooks to remove together with these. instead: a function that may replace the
-        module's own forward pass."""
+        """instead: a function that may replace the module's own forward pass."""
         self._guard = guard
         self._names = Arguments.of(module).names
         self._plan = plan
@@ -149,17 +140,15 @@ class Hooks:
         self._passes = 0
         self._before_as_it_is = torch.compiler.disable(self._before)  # type: ignore[no-untyped-call]
         self._after_as_it_is = torch.compiler.disable(self._after)  # type: ignore[no-untyped-call]
-        self._apart = ExitStack()
-        self._apart.enter_context(apart(module))
-        self._handles: list[Removable] = [
-            module.register_forward_pre_hook(self._enter, with_kwargs=True),
-            module.register_forward_hook(self._leave),
-            *further,
-        ]
+        self._undo = ExitStack()
+        self._undo.enter_context(apart(module))
+        first = module.register_forward_pre_hook(self._enter, with_kwargs=True)
+        self._undo.callback(first.remove)
+        self._undo.callback(module.register_forward_hook(self._leave).remove)
         self._shorter = None
         if instead is not None and not isinstance(module, DistributedDataParallel):
             self._shorter = Shorter(module, instead)
-            self._handles.append(self._shorter)
+            self._undo.callback(self._shorter.remove)
 
     def record_with(self, recorder: Recorder) -> None:
         """Report the examples of each forward pass to this recorder."""
@@ -180,9 +169,7 @@ class Hooks:
 
     def remove(self) -> None:
         """Remove all hooks from the module."""
-        self._apart.close()
-        for handle in self._handles:
-            handle.remove()
+        self._undo.close()
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies and pickles: hooks are copied with their module, and would watch a run of

@@ -32,7 +32,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.observation import unwrapped
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.text.numbers import first_of
 
 
 def holds_statistics(part: nn.Module) -> bool:
@@ -158,6 +159,17 @@ def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]
                 yield name, f"{kind} in training mode"
             case _InstanceNorm() if part.training and part.track_running_stats:
                 yield name, f"{kind} that tracks running statistics"
+
+
+def refuse_active(module: nn.Module, remedy: str, *, masks: bool) -> None:
+    """Raise UsageError with the first `refused_parts`, and what to do."""
+    parts = refused_parts(module, masks=masks)
+    active = first_of([f"{name or 'the module itself'} ({what})" for name, what in parts], 3)
+    if active:
+        raise UsageError(
+            f"training: {active}: no bound holds for parts that are random or mix the examples of "
+            f"a batch; {remedy}"
+        )
 
 
 @contextmanager

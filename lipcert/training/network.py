@@ -36,9 +36,8 @@ from lipcert.importer.model import ImportedModel
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal
-from lipcert.text.numbers import first_of
 from lipcert.training.exporting import copied, export, tied_names, without_fast_path
-from lipcert.training.modes import at_rest, refused_parts, resting
+from lipcert.training.modes import at_rest, refuse_active, resting
 from lipcert.training.world import refuse_sharded
 
 
@@ -138,6 +137,13 @@ UNLIKE: Final = (
     "nn.Dropout(0.5); in Hugging Face they are attention_probs_dropout_prob, attention_dropout, "
     "attn_pdrop, drop_path_rate and, of speech, layerdrop=0.0 and apply_spec_augment=False"
 )
+_REPLACE: Final = (
+    "replace batch by group normalisation, and dropout by nothing, as "
+    "lipcert.training.make_trainable(module, mechanism) does in a copy, before the optimizer is "
+    "made (GradientClipping trains with dropout); where features are frozen, or statistics should "
+    "stay as they are, put those parts into evaluation mode before make_private, in which they "
+    "stay: model.features.eval()"
+)
 _EXAMPLES: Final = 3
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
 """A batch [examples, ...] of what a module reads; for several inputs, one for each."""
@@ -226,7 +232,7 @@ def trained_network(
         UnsupportedModelError: if the module cannot be imported.
         NoVerdictError: if the two disagree.
     """
-    refuse_active(unwrapped(module), masks=masks)
+    _refuse_training_mode(unwrapped(module), masks=masks)
     found = imported_network(module, example, path, settings, exists=exists)
     found.graph.check_shown()
     return found
@@ -290,29 +296,20 @@ def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
     return {**dict(module.named_parameters(remove_duplicate=False)), **named_buffers(module)}
 
 
-def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
+def _refuse_training_mode(module: nn.Module, *, masks: bool) -> None:
     """Raise UsageError with the parts that would be random, or mix examples, in training mode.
 
     The module is examined in training mode, except for its resting parts. masks: whether dropout is
     accepted, because gradients are clipped example by example.
     """
-    modes = {part: part.training for part in module.modules()}
-    still = resting(module)
+    modes, still = {part: part.training for part in module.modules()}, resting(module)
     for part in modes:
         part.training = part not in still
-    parts = list(refused_parts(module, masks=masks))
-    active = first_of([f"{name or 'the module itself'} ({what})" for name, what in parts], 3)
-    for part, mode in modes.items():
-        part.training = mode
-    if active:
-        raise UsageError(
-            f"training: {active}: no bound holds for parts that are random or mix the "
-            "examples of a batch; replace batch by group normalisation, and dropout by nothing, as "
-            "lipcert.training.make_trainable(module, mechanism) does in a copy, before the "
-            "optimizer is made (GradientClipping trains with dropout); where features are frozen, "
-            "or statistics should stay as they are, put those parts into evaluation mode before "
-            "make_private, in which they stay: model.features.eval()"
-        )
+    try:
+        refuse_active(module, _REPLACE, masks=masks)
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:

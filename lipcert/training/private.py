@@ -22,6 +22,7 @@ import shutil
 import time
 import types
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -152,7 +153,7 @@ class Private:
     end.
 
     loader: yields private batches. criterion: the loss to differentiate. calibration: the noise as
-    planned. max_physical_batch: how many examples `step` passes through the network at once.
+    planned. undo: removes the hooks. max_physical_batch: how many examples `step` takes at once.
     """
 
     model: nn.Module
@@ -167,10 +168,11 @@ class Private:
     enforcement: Enforcement
     release: Release
     hooks: Hooks
-    recorder: Recorder | None
+    undo: ExitStack
     folder: Path | None
-    max_physical_batch: int | None = None
-    example: Tensor | tuple[Tensor, ...] = field(kw_only=True)
+    max_physical_batch: int | None
+    example: Tensor | tuple[Tensor, ...]
+    recorder: Recorder | None = field(default=None, init=False)
     _is_closed: bool = field(default=False, init=False)
 
     def __repr__(self) -> str:
@@ -344,10 +346,7 @@ class Private:
 
     def _end(self, error: BaseException | None) -> None:
         """Remove hooks; in the process that made the run, also close its files and connections."""
-        self.hooks.remove()
-        self.release.remove()
-        for handle in self.enforcement.handles:
-            handle.remove()
+        self.undo.close()
         if not self.ledger.is_here:
             return
         if error is not None:

@@ -16,8 +16,13 @@ from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon, noise_for_epsilon, steps_for_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.training.ledger import Ledger
-from lipcert.training.ledger_file import LedgerHeader, header_line, read_ledger, spending_line
+from lipcert.training.ledger import (
+    Ledger,
+    LedgerHeader,
+    header_line,
+    read_ledger,
+    spending_line,
+)
 
 KILLS = 8
 ROOT = Path(__file__).resolve().parents[2]

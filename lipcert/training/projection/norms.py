@@ -19,6 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from typing import Any, Final
 
@@ -27,9 +28,8 @@ import numpy.typing as npt
 from scipy.linalg.lapack import dlauum, dpotrf
 
 from lipcert.core.program import FloatArray, IndexArray
-from lipcert.graph.ir import viewed
+from lipcert.graph.ir import Node, Operand, viewed
 from lipcert.search.eigenvalues import estimated_squares
-from lipcert.training.projection.constrained import Norm, Use
 from lipcert.training.projection.matrices import UNIT_ROUNDOFF, Matrices, Matrix, gamma, matrices_of
 
 Numbers = Mapping[str, FloatArray]
@@ -37,6 +37,30 @@ Numbers = Mapping[str, FloatArray]
 
 _ROUNDED: Final = 1.0 + 2.0**-49  # more than the few roundings of the last operations
 FLOOR: Final = 2.0**-80  # of a limit: norms below it are taken for it, far above all underflow
+
+
+class Norm(Enum):
+    """The kind of norm that must be bounded."""
+
+    EUCLIDEAN = "Euclidean norm of all entries of the parameter"
+    LARGEST = "largest magnitude of an entry that the op uses"
+    OPERATOR = "norm of the op as a linear map"
+    ROW = "norm of the longest row of a table"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """One norm of one parameter.
+
+    limit: the value of this norm that the bounds assume. node, operand: where the parameter is
+    used; both are None for the parameter as a whole.
+    """
+
+    parameter: str
+    norm: Norm
+    limit: float
+    node: Node | None = None
+    operand: Operand | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from lipcert.core.program import FloatArray
 from lipcert.graph.ir import Operand
-from lipcert.training.projection.constrained import Norm, Use
 from lipcert.training.projection.matrices import Matrices, RealMatrices, SymbolMatrices
 from lipcert.training.projection.norms import (
     FLOOR,
@@ -26,8 +25,10 @@ from lipcert.training.projection.norms import (
     SLACK,
     Entrywise,
     Measure,
+    Norm,
     Numbers,
     Stack,
+    Use,
     euclidean_bound,
 )
 

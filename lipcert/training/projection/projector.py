@@ -1,7 +1,9 @@
 """Projector: keeps constrained weights within their radii, and moves them towards orthogonal ones.
 
 Given a graph, settings and live tensors, it scales the tensors that are outside, and returns their
-certified norms. Invariant: after `project`, every constrained tensor, as the real numbers that its
+certified norms. A parameter obeys its constraint if and only if every use is within its limit. Its
+storage is only ever multiplied by one factor for all entries, or replaced by a complete new set of
+entries. Invariant: after `project`, every constrained tensor, as the real numbers that its
 entries are, obeys its constraint: this is proved, not only computed.
 
 `Orthogonal` moves a weight by Björck iterations towards a multiple of an orthogonal matrix, scaled
@@ -9,7 +11,7 @@ to its radius. Nothing is claimed about the result; it is projected like any oth
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Self
@@ -18,24 +20,135 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipcert.analysis.premises import constraints_of
 from lipcert.core.program import Dense, FloatArray
 from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Graph, Node
-from lipcert.settings.settings import Settings
-from lipcert.training.projection.constrained import (
-    Constrained,
-    LiveTensor,
-    Norm,
-    Use,
-    constrained_parameters,
-    live_tensors,
-)
-from lipcert.training.projection.norms import Entrywise, Measure, Numbers, stacks_of
+from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.training.projection.norms import Entrywise, Measure, Norm, Numbers, Use, stacks_of
 from lipcert.training.projection.on_device import OnDevice, is_ieee
 
+_SMALLEST: Final = 2.0**-40
+_LARGEST: Final = 2.0**80
 _INSIDE: Final = 1.0 - 2.0**-20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constrained:
+    """A parameter with every norm that its constraint covers."""
+
+    name: str
+    radius: float
+    uses: tuple[Use, ...]
+
+
+def constrained_parameters(graph: Graph, settings: Settings) -> Mapping[str, Constrained]:
+    """Return every trained parameter under a constraint, by name."""
+    return {
+        name: Constrained(name, spec.radius, _uses(graph, name, spec))
+        for name, spec in constraints_of(graph, settings).items()
+        if _is_in_range(name, spec.radius)
+    }
+
+
+def _is_in_range(name: str, radius: float) -> bool:
+    """Return True; raise UsageError for radii at which float32 numbers cannot be scaled within
+    2^-40."""
+    if _SMALLEST <= radius <= _LARGEST:
+        return True
+    raise UsageError(
+        f"training: the radius {radius:g} of {name!r} is outside [2^-40, 2^80], where float32 "
+        "weights can be projected; rescale the network"
+    )
+
+
+def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
+    """Return what the constraint covers: the parameter itself, or every op that reads it.
+
+    A spectral constraint assumes r·max(1, gain of the view) of each op, as `ConstraintScope` does.
+    """
+    if spec.kind == "frobenius":
+        return (Use(name, Norm.EUCLIDEAN, spec.radius),)
+    found = []
+    for use in graph.uses(name):
+        plain = Norm.ROW if use.is_table else Norm.LARGEST
+        norm = Norm.OPERATOR if use.is_linear_map else plain
+        limit = spec.radius * max(1.0, use.operand.gain)
+        found.append(Use(name, norm, limit, use.node, use.operand))
+    return tuple(found)
+
+
+_ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveTensor:
+    """The storage of a parameter.
+
+    roundoff: the unit roundoff of its dtype. buffer: receives the numbers that are read. known: the
+    numbers that were remembered last. The address of the storage is asked for every time, because
+    sharing it between processes moves it.
+    """
+
+    name: str
+    tensor: Tensor
+    roundoff: float
+    buffer: FloatArray = field(repr=False)
+    known: Tensor = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> Self:
+        """Wrap a view that shares storage with the parameter."""
+        buffer = np.empty_like(tensor.numpy(force=True), dtype=np.float64)
+        live = tensor.detach()
+        return cls(name, live, _ROUNDOFF[tensor.dtype], buffer, torch.full_like(live, torch.nan))
+
+    def read(self) -> FloatArray:
+        """Return an exact copy of the numbers; it is overwritten by the next read."""
+        np.copyto(self.buffer, self.tensor.numpy(force=True))
+        return self.buffer
+
+    def remember(self) -> None:
+        """Remember the present numbers for later comparison."""
+        self.known.copy_(self.tensor)
+
+    def is_as_remembered(self) -> bool:
+        """Whether the numbers are unchanged since `remember`; never true for NaN."""
+        return torch.equal(self.tensor, self.known)
+
+    def scale(self, factor: float) -> None:
+        """Multiply every entry by at most `factor`, and by at most 2^-22 of it less.
+
+        The factor is converted to the tensor's dtype first: (1 − 2^-23)·factor, rounded to nearest
+        by at most 2^-24 of it, is at most the factor.
+        """
+        if self.tensor.dtype == torch.float32:
+            factor = float(np.float32(factor * (1.0 - 2.0**-23)))
+        self.tensor.mul_(factor)
+
+    def write(self, numbers: FloatArray) -> None:
+        """Replace all entries, rounded to the tensor's dtype."""
+        self.tensor.copy_(torch.from_numpy(numbers).reshape(self.tensor.shape))
+
+
+def live_tensors(
+    constrained: Iterable[Constrained], tensors: Mapping[str, Tensor]
+) -> Mapping[str, LiveTensor]:
+    """Return the storage of every constrained parameter; raise UsageError if two share one."""
+    found: dict[str, LiveTensor] = {}
+    owners: dict[tuple[torch.device, int], str] = {}
+    for each in constrained:
+        tensor = tensors[each.name]
+        owner = owners.setdefault((tensor.device, tensor.data_ptr()), each.name)
+        if owner != each.name and tensor.numel():
+            raise UsageError(
+                f"training: {owner!r} and {each.name!r} are one tensor under two names, and each "
+                "would be projected; constrain one of them, or untie them"
+            )
+        found[each.name] = LiveTensor.of(each.name, tensor)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
