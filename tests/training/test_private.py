@@ -84,14 +84,6 @@ def test_noise_is_what_the_certificate_says_and_no_less_than_the_analysis(
             assert analysed.noise_std <= used <= (1 + 1e-6) * analysed.noise_std
 
 
-@pytest.mark.usefixtures("uncertified")
-@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "weight-clipping"])
-def test_noise_without_a_certificate_is_that_of_the_analysis(name: str, tmp_path: Path) -> None:
-    with private_run(tmp_path, MECHANISMS[name]) as run:
-        found = analyze(load_model(tmp_path / "model.onnx"), run.settings)
-        assert run.calibration.noise_std == {group.name: group.noise_std for group in found.groups}
-
-
 def test_noise_of_weight_clipping_is_that_of_the_analysis_within_its_radii(tmp_path: Path) -> None:
     with private_run(tmp_path, MECHANISMS["weight-clipping"]) as run:
         model = load_model(tmp_path / "model.onnx")
@@ -312,16 +304,6 @@ def test_a_given_seed_is_visible(tmp_path: Path) -> None:
     with private_run(tmp_path / "secret", seed=None):
         pass
     assert "not private" not in (tmp_path / "secret" / "ledger.jsonl").read_text()
-
-
-@pytest.mark.usefixtures("uncertified")
-def test_a_checkpoint_holds_no_seed(tmp_path: Path) -> None:
-    with private_run(tmp_path) as run:
-        train(run)
-        path = run.save()
-    held = torch.load(path, weights_only=True)
-    assert set(held) == {"releases", "parts"}
-    assert set(held["parts"]) == {"model", "optimizer"}
 
 
 def test_frozen_parameters_stay_and_get_no_noise(tmp_path: Path) -> None:
