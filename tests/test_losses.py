@@ -46,12 +46,6 @@ def test_unknown_kind_lists_the_known_ones_and_names_the_nearest() -> None:
         make_loss("crossentropy")
 
 
-@pytest.mark.parametrize("kind", ["kr-batch", "hkr-batch"])
-def test_batch_weighted_losses_are_refused_with_the_reason(kind: str) -> None:
-    with pytest.raises(UsageError, match=r"class counts of its batch.*use h?kr, which"):
-        make_loss(kind)
-
-
 def test_label_norm_is_needed_for_mse() -> None:
     with pytest.raises(UsageError, match="label-norm"):
         make_loss("mse")

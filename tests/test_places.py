@@ -1,7 +1,6 @@
 """What belongs together is there together: a place that was forgotten is named by one of these."""
 
 import ast
-import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from lipcert.measure.lowering.functions import FUNCTIONS as IN_TORCH
 from lipcert.settings.settings import LossParameters, Settings
 from tests.core.rules.test_activations import EVERY, POSITIVE
 
-ASSUMED = {"bce", "cross-entropy", "nll"}
 """losses that analyses assume where nobody states one"""
 
 
@@ -47,64 +45,9 @@ def test_every_function_is_there_in_torch() -> None:
     assert IN_TORCH.keys() == FUNCTIONS.keys()
 
 
-def places(*words: str) -> set[str]:
-    """The files of the package that say one of these."""
-    known, says = Path(lipcert.__file__).parent, re.compile("|".join(words))
-    files = (path for path in known.rglob("*.py") if says.search(path.read_text("utf-8")))
-    return {path.relative_to(known).as_posix() for path in files}
-
-
-def users_of(name: str) -> set[str]:
-    """The files of the package whose code, texts aside, names this."""
-    known = Path(lipcert.__file__).parent
-    return {
-        path.relative_to(known).as_posix()
-        for path in known.rglob("*.py")
-        if name in (text := path.read_text("utf-8"))
-        and any(name in (getattr(node, "id", ""), getattr(node, "name", ""))
-                for node in ast.walk(ast.parse(text)))
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_loss_is_one_class(kind: str) -> None:
     assert loss_class(kind).kind == kind
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - ASSUMED))
-def test_a_loss_has_three_places(kind: str) -> None:
-    """Its class, its row and the loss in torch; some have a use, or other names, of their own."""
-    module, _, name = KINDS.places[kind].partition(".")
-    own = {f"core/losses/{module}.py", "core/losses/__init__.py", "measure/losses.py"}
-    found = places(f'"{kind}"', rf"\b{name}\b(?! loss)")
-    assert (
-        own
-        <= found
-        <= own | {"settings/values.py", "losses.py", "settings/loss_spec.py", "search/chains.py"}
-    )
-
-
-def test_a_mechanism_that_holds_weights_has_four_places() -> None:
-    """Its declaration, its row, and what users of training write. Its class says the rest."""
-    assert places('"fixed-weight-norm"', r"\bFixedWeightNorm\b") == {
-        "core/ledger/held_weights.py",
-        "core/ledger/mechanism.py",
-        "training/__init__.py",
-        "training/mechanisms.py",
-    }
-
-
-def test_a_mechanism_that_clips_has_six_places() -> None:
-    """Its declaration and row, how it bounds, how gradients are measured under it, what users of
-    training write, and what enforces it there; `suggest` has a trial of its own for each."""
-    named = users_of("GradientClipping") - {"training/__init__.py", "training/suggesting.py"}
-    assert named == {
-        "core/ledger/gradient_clipping.py",
-        "core/ledger/premises.py",
-        "gradient_stats/measure.py",
-        "training/enforcement.py",
-        "training/mechanisms.py",
-    }
 
 
 @pytest.mark.parametrize("kind", MECHANISMS)
@@ -200,24 +143,6 @@ def test_only_its_class_knows_what_a_mechanism_does() -> None:
         and (said := compared(path.read_text("utf-8")))
     }
     assert not found
-
-
-def test_an_activation_has_three_places() -> None:
-    """Its bounds, its operator in ONNX, and its function in torch."""
-    assert places('[" ]soft_threshold"') == {
-        "core/lower/function_choices.py",
-        "core/rules/__init__.py",
-        "measure/lowering/functions.py",
-    }
-
-
-def test_a_table_of_the_report_has_three_places() -> None:
-    """Its record, which JSON is written from, where it is made, and its table in words."""
-    assert places(r"\bAllocationReport\b", r"analysis\.allocations\b") == {
-        "analysis/pipeline.py",
-        "analysis/records.py",
-        "report/analysis.py",
-    }
 
 
 SPELT_IN_A_WAY_OF_THEIR_OWN = {"input_norm", "input_box", "sampling_rate"}

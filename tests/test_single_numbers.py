@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lipcert import load_model
 from lipcert.training import (
     BackpropClipping,
     Clipless,
@@ -23,23 +21,8 @@ from tests.commands import lipcert
 from tests.single_numbers import random_file
 from tests.test_network_attacks import found_above, random_bounds
 
-LOSSES: dict[str, dict[str, float]] = {
-    "bce": {},
-    "mse": {"label_norm": 1.0},
-    "mae": {},
-    "huber": {"label_norm": 1.0, "huber_delta": 0.5},
-    "kr": {},
-    "cosine": {"cosine_floor": 0.1},
-}
-"""losses of an output of any shape"""
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """a smaller seed is no smaller file"""
-
-
-def options(parameters: dict[str, float]) -> list[str]:
-    return [
-        word for name, x in parameters.items() for word in (f"--{name.replace('_', '-')}", str(x))
-    ]
 
 
 def runs(folder: Path, *words: str, allowed: tuple[int, ...]) -> int:
@@ -49,50 +32,6 @@ def runs(folder: Path, *words: str, allowed: tuple[int, ...]) -> int:
     assert result.exception is None or isinstance(result.exception, SystemExit)
     assert "LC901" not in result.output
     return result.exit_code
-
-
-def write_data(path: Path, shape: tuple[int, ...], labels: tuple[int, ...], loss: str) -> None:
-    generator = np.random.default_rng(0)
-    y = generator.integers(0, 2, (6, *labels)).astype(np.float32)
-    if loss in {"kr", "cosine"}:
-        y = 2 * y - 1
-    if loss == "cosine":
-        y = y / np.linalg.norm(y.reshape(6, -1), axis=1).reshape(6, *[1] * len(labels))
-    if loss in {"mse", "huber"}:
-        y = y / max(1.0, np.sqrt(np.prod(labels)))
-    np.savez(path, x=generator.random((6, *shape)).astype(np.float32), y=y)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(("seed", "loss"), list(enumerate(sorted(LOSSES))))
-def test_every_verb_answers_or_refuses(tmp_path: Path, seed: int, loss: str) -> None:
-    folder = tmp_path
-    (folder / "net.onnx").write_bytes(random_file(seed).SerializeToString())
-    asked = ["--loss", loss, *options(LOSSES[loss]), "--input-box", "0", "1"]
-    if runs(folder, "inspect", "net.onnx", allowed=(0, 3)):
-        runs(folder, "analyze", "net.onnx", *asked, allowed=(3,))
-        return
-    if runs(folder, "analyze", "net.onnx", *asked, "--format", "json", allowed=(0, 2, 3)) == 2:
-        return
-    report = ["analyze", "net.onnx", *asked, "--format", "json", "-o", "found.json"]
-    runs(folder, *report, allowed=(0, 3))
-    runs(folder, "report", "found.json", "-o", "page.html", allowed=(0,))
-    if runs(folder, "certify", "net.onnx", *asked, "-o", "net.json", allowed=(0, 3)) == 0:
-        runs(folder, "check", "net.json", "--model", "net.onnx", allowed=(0, 3))
-    graph = load_model(folder / "net.onnx", trusted=True).graph
-    write_data(folder / "data.npz", graph.input_shape, graph.output_shape, loss)
-    runs(folder, "audit", "net.onnx", *asked, "--data", "data.npz", allowed=(0, 3))
-    runs(
-        folder,
-        "audit",
-        "net.onnx",
-        *asked,
-        "--attack",
-        "pga",
-        "--attack-steps",
-        "2",
-        allowed=(0, 3),
-    )
 
 
 @settings(max_examples=6, phases=NO_SHRINKING)

@@ -28,9 +28,9 @@ HELD: Final[Mapping[str, object]] = {
 }
 
 
-def models() -> dict[str, bytes]:
-    """Every network of `networks.txt`, by name."""
-    text = (HERE / "networks.txt").read_text(encoding="utf-8")
+def models(path: Path = HERE / "networks.txt") -> dict[str, bytes]:
+    """Every network that a text describes, by name."""
+    text = path.read_text(encoding="utf-8")
     _, *parts = re.split(r"^(\S+)$", text, flags=re.MULTILINE)
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return {name: network(rows.strip().split("\n")) for name, rows in pairs}

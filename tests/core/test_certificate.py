@@ -1,6 +1,5 @@
 """Certificates as records: what is written is read back, and nothing in a file is ignored."""
 
-import copy
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, fields
@@ -189,19 +188,6 @@ def test_a_member_is_needed_unless_it_is_a_claim(path: Path, name: str) -> None:
         return
     with pytest.raises(CertificateFormatError, match=name):
         read_certificate(write_canonical(root))
-
-
-@pytest.mark.parametrize("value", [True, -1, 1 << 53, "NaN\n", [[]], {"x": "y"}], ids=repr)
-def test_a_member_of_another_type_is_refused_or_kept(value: Json) -> None:
-    for path, name in MEMBERS:
-        root = document()
-        at(root, path)[name] = copy.deepcopy(value)
-        data = write_canonical(root)
-        try:
-            found = read_certificate(data)
-        except CertificateFormatError:
-            continue
-        assert write_certificate(found) == data, (path, name)
 
 
 @pytest.mark.parametrize(

@@ -195,16 +195,3 @@ def test_places_of_external_files_are_not_opened(case, tmp_path, location):
     assert changed != data
     said = run(changed, case.path, tmp_path)
     assert "passwd" not in said
-
-
-def test_models_that_are_no_models(case, tmp_path):
-    data = write_certificate(case.certificate)
-    for content in (b"", b"\xff" * 1000, case.path.read_bytes()[:-3]):
-        path = tmp_path / "m.onnx"
-        path.write_bytes(content)
-        said = run(data, path, tmp_path)
-        assert "UNKNOWN" in said.splitlines()[-1]
-    said = run(data, tmp_path / "absent.onnx", tmp_path)
-    assert "UNKNOWN" in said.splitlines()[-1]
-    said = run(data, tmp_path, tmp_path)
-    assert "UNKNOWN" in said.splitlines()[-1]

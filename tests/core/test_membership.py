@@ -209,50 +209,42 @@ def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
     assert report.verdict is Verdict.CONDITIONAL, report.reasons
 
 
-@pytest.mark.parametrize("entry", [100.0, 0.01])
-@pytest.mark.parametrize(
-    ("step", "numbers"), [("Div", "x theta"), ("BatchNormalization", "x ones zeros zeros theta")]
-)
-def test_a_reciprocal_says_nothing_of_its_tensor(
-    step: str, numbers: str, entry: float, tmp_path: Path
+ONES, ZEROS = np.ones(16, np.float32), np.zeros(16, np.float32)
+SMALL, LARGE = np.full(16, 0.125, np.float32), np.full(16, 100.0, np.float32)
+BOTH = node("Concat", "theta other", "both", axis=0)
+UNSHOWN = {
+    **{
+        f"a reciprocal of {entry}: {kind}": (
+            [node(kind, f"x {others}", "y")],
+            {"theta": np.full(16, entry, np.float32), "ones": ONES, "zeros": ZEROS},
+        )
+        for entry in (100.0, 0.01)
+        for kind, others in (("Div", "theta"), ("BatchNormalization", "ones zeros zeros theta"))
+    },
+    "a part of factors": (
+        [BOTH, node("Mul", "x both", "y")], {"theta": SMALL[:8], "other": LARGE[:8]}
+    ),
+    "a part of a matrix": (
+        [BOTH, node("MatMul", "x both", "y")],
+        {"theta": np.tile(SMALL, (8, 1)), "other": np.tile(LARGE, (8, 1))},
+    ),
+    "a number beside the entries": (
+        [node("Add", "theta c", "both"), node("Mul", "x both", "y")],
+        {"theta": SMALL, "c": np.float32(100.0)},
+    ),
+}  # fmt: skip
+"""1/100 is below 2 where 100 is not; beside 0.125 stand entries of 100; 100 + 0.125 is neither"""
+
+
+@pytest.mark.parametrize("name", UNSHOWN)
+def test_an_operand_that_does_not_show_its_tensor_says_nothing_of_it(
+    name: str, tmp_path: Path
 ) -> None:
-    """1/100 is below 2 where 100 is not, and 1/0.01 above where 0.01 is not."""
-    held = {
-        "theta": np.full(16, entry, np.float32),
-        "ones": np.ones(16, np.float32),
-        "zeros": np.zeros(16, np.float32),
-    }
-    used = {name: held[name] for name in numbers.split() if name != "x"}
-    proto = onnx_model([node(step, numbers, "y")], ["N", 16], used)
+    nodes, held = UNSHOWN[name]
+    used = {each for item in nodes for each in item.input} & held.keys()
+    proto = onnx_model(nodes, ["N", 16], {each: held[each] for each in used})
     (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
     weights = read_model(tmp_path / "file.onnx")
-    held_to = Constraint("theta", "spectral", LIMIT)
-    with pytest.raises(Unsupported, match="theta' within"):
-        list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))
-
-
-@pytest.mark.parametrize("kind", ["Mul", "MatMul"])
-def test_the_other_part_of_an_operand_says_nothing_of_a_tensor(kind: str, tmp_path: Path) -> None:
-    """Beside 0.125 stand entries of 100: neither within nor outside is known of the first part."""
-    shape = (8,) if kind == "Mul" else (8, 16)
-    held = {"theta": np.full(shape, 0.125, np.float32), "other": np.full(shape, 100.0, np.float32)}
-    proto = onnx_model(
-        [node("Concat", "theta other", "both", axis=0), node(kind, "x both", "y")], ["N", 16], held
-    )
-    (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
-    weights = read_model(tmp_path / "file.onnx")
-    held_to = Constraint("theta", "spectral", LIMIT)
-    with pytest.raises(Unsupported, match="theta' within"):
-        list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))
-
-
-def test_numbers_beside_those_of_an_operand_say_nothing_of_a_tensor(tmp_path: Path) -> None:
-    """100 + 0.125 is neither within nor outside."""
-    held = {"theta": np.full(16, 0.125, np.float32), "c": np.float32(100.0)}
-    nodes = [node("Add", "theta c", "both"), node("Mul", "x both", "y")]
-    path = tmp_path / "file.onnx"
-    path.write_bytes(onnx_model(nodes, ["N", 16], held).SerializeToString())
-    weights = read_model(path)
     held_to = Constraint("theta", "spectral", LIMIT)
     with pytest.raises(Unsupported, match="theta' within"):
         list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))

@@ -7,17 +7,11 @@ import pytest
 import torch
 from onnx import helper
 
-from lipcert.core.certificate import Constraint, GroupClaim
+from lipcert.core.certificate import Constraint
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.run import Run
-from lipcert.core.lines.affine import AffineFact
-from lipcert.core.lines.balls import InputBall
-from lipcert.core.lines.norms import StepNorm
-from lipcert.core.lines.runs import RunNorm, RunPull
-from lipcert.core.lines.steps import LossPull, ValuePull
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.text import promise
 from lipcert.core.verdict import STAGES, Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery, saved
@@ -58,16 +52,6 @@ def test_stages_and_verdicts(two_layers):
     assert report.verdict is Verdict.VALID
     some = accepted - {"A-RNG"}
     assert verdict(Forgery(two_layers, ["w0", "w1"]), accepted=some).open_assumptions == ("A-RNG",)
-
-
-def test_a_check_ends_where_it_fails(two_layers):
-    def change(certificate):
-        return replace(certificate, lines=certificate.lines[1:])
-
-    report = verdict(Forgery(two_layers, ["w0", "w1"]), change)
-    assert report.verdict is Verdict.INVALID
-    assert [stage.number for stage in report.stages] == [0, 1, 2, 3, 4]
-    assert not promise(report)
 
 
 def test_an_integer_tensor_is_not_trained(tmp_path):
@@ -113,22 +97,6 @@ def test_a_clip_outlives_the_weights_of_the_file(tmp_path, decay):
     assert "A-POINT" in {
         item.id for item in Forgery(path, ["w0"], without).certificate().assumptions
     }
-
-
-def test_empty_groups_do_not_share_a_clip(two_layers):
-    """Each of K groups is clipped to C/√K: one that holds nothing must not count."""
-    clipped = replace(PREMISES, mechanism=GradientClipping(1.0, "group", "inside"))
-    forgery = Forgery(two_layers, ["w0", "w1"], clipped, groups={"a": ["w0"], "b": ["w1"]})
-    assert verdict(forgery).verdict is Verdict.CONDITIONAL
-
-    def change(certificate):
-        empty = tuple(GroupClaim(f"e{k}", (), 0, 0.0, 0.0, 0.0) for k in range(98))
-        real = tuple(replace(g, grad_norm=0.11, sensitivity=0.11) for g in certificate.groups)
-        return replace(certificate, groups=(*real, *empty))
-
-    report = verdict(forgery, change)
-    assert report.verdict is Verdict.INVALID
-    assert report.stages[-1].number == 0
 
 
 def test_no_epsilon_without_a_release(two_layers):
@@ -226,51 +194,3 @@ def test_a_renamed_model_is_another_reading(two_layers, tmp_path):
     report = check(data, other, Choices())
     assert report.verdict is Verdict.INVALID
     assert report.stages[-1].number == 6
-
-
-def with_lines(certificate, *lines):
-    """The same certificate with lines among the others of their stages."""
-    known = certificate.lines
-    for line in lines:
-        place = sum(other.stage <= line.stage for other in known)
-        known = (*known[:place], line, *known[place:])
-    return replace(certificate, lines=known)
-
-
-def test_the_loss_reads_the_output(two_layers):
-    """No step reads the output, so that nothing would reach it: all gradients would be 0."""
-
-    def zero(line):
-        if isinstance(line, LossPull):
-            return ValuePull(value=line.value, bound=0.0)
-        return replace(line, bound=0.0) if line.stage > 4 else line
-
-    def change(found):
-        claims = tuple(replace(claim, grad_norm=0.0) for claim in found.parameters)
-        return replace(found, lines=tuple(map(zero, found.lines)), parameters=claims)
-
-    report = verdict(Forgery(two_layers, ["w0", "w1"]), change)
-    assert report.verdict is Verdict.INVALID
-    assert "reads the output" in report.reasons[0]
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [StepNorm(method="dense", value="h")],
-        [RunNorm(method="dense", values=())],
-        [RunNorm(method="dense", values=("h",)), AffineFact(value="h", values=("h",))],
-        [RunNorm(method="dense", values=("h", "y")), AffineFact(value="y", values=("h", "y"))],
-        [RunNorm(method="dense", values=("h", "r")), RunPull(values=("h", "r"))],
-        [InputBall(shares=())],
-        [InputBall(shares=(0.5, 0.5))],
-        [AffineFact(value="y", values=())],
-        [RunPull(values=())],
-    ],
-    ids=str,
-)
-def test_lines_that_state_nothing(two_layers, lines):
-    """A norm without a number, a run of no steps, a ball without a share: refused, with reasons."""
-    report = verdict(Forgery(two_layers, ["w0"]), lambda found: with_lines(found, *lines))
-    assert report.verdict is Verdict.INVALID
-    assert all(report.reasons)

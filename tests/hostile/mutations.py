@@ -18,6 +18,7 @@ from onnx import ModelProto, helper
 
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
+from tests.conformance.networks import models
 from tests.hostile.kinds import functions
 from tests.importer.models import model, weights
 
@@ -25,37 +26,6 @@ __all__ = ["attempt", "mutant"]
 
 node = helper.make_node
 NUMBERS = (0, 1, -1, 2, 3, 7, 17, 2**31 - 1, -(2**31), 2**40, -(2**63), 2**63 - 1)
-
-
-def _convolution() -> ModelProto:
-    nodes = [
-        node("Conv", ["x", "k"], ["h"], pads=[1, 1, 1, 1], strides=[1, 1], group=1),
-        node("BatchNormalization", ["h", "s", "b", "m", "v"], ["n"]),
-        node("Relu", ["n"], ["r"]),
-        node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[1, 1]),
-        node("Flatten", ["p"], ["f"], axis=1),
-        node("Gemm", ["f", "w"], ["y"], transB=1, alpha=0.5),
-    ]
-    ones = {name: np.ones(2, np.float32) for name in "sbmv"}
-    tensors = {"k": weights(2, 1, 3, 3), "w": weights(3, 8), **ones}
-    return model(nodes, ("N", 1, 3, 3), tensors)
-
-
-def _attention() -> ModelProto:
-    nodes = [
-        node("LayerNormalization", ["x", "s", "b"], ["n"], axis=-1, epsilon=1e-5),
-        node("MatMul", ["n", "q"], ["Q"]),
-        node("MatMul", ["n", "k"], ["K"]),
-        node("Transpose", ["K"], ["T"], perm=[0, 2, 1]),
-        node("MatMul", ["Q", "T"], ["S"]),
-        node("Div", ["S", "d"], ["D"]),
-        node("Softmax", ["D"], ["P"], axis=-1),
-        node("MatMul", ["P", "n"], ["A"]),
-        node("Add", ["A", "x"], ["r"]),
-        node("ReduceMean", ["r"], ["y"], axes=[1], keepdims=0),
-    ]
-    tensors = {"s": np.ones(4, np.float32), "b": np.zeros(4, np.float32), "q": weights(4, 4)}
-    return model(nodes, ("N", 3, 4), {**tensors, "k": weights(4, 4), "d": np.float32([2.0])})
 
 
 def _shapes() -> ModelProto:
@@ -97,14 +67,10 @@ def _branch(kind: str) -> Message:
     return helper.make_graph([node(kind, ["c"], ["o"])], "b", [], [result])
 
 
-SEEDS = tuple(
-    proto.SerializeToString()
-    for proto in (
-        _convolution(),
-        _attention(),
-        _shapes(),
-        functions({"f0": ["f1", "Relu"], "f1": ["Relu"]}),
-    )
+SEEDS = (
+    *map(models().get, ("convolution", "normalized", "attention")),
+    _shapes().SerializeToString(),
+    functions({"f0": ["f1", "Relu"], "f1": ["Relu"]}).SerializeToString(),
 )
 
 

@@ -1,7 +1,6 @@
 """A reading of a file that is not onnxruntime's is found, told where, and not imported."""
 
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,10 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
 from lipcert.errors import UnsupportedModelError
-from lipcert.importer import assemble, load
+from lipcert.importer import assemble
 from lipcert.importer.agreement import Domain, check_agreement
 from lipcert.importer.bindings import Bound
 from lipcert.importer.model import Reading, external_digests, stored_model
-from lipcert.settings.settings import Settings
-from tests.commands import lipcert
 from tests.core.lower.cases import model, node
 from tests.core.models import SHIPPED
 
@@ -176,15 +173,6 @@ def test_what_is_read_otherwise_is_not_imported(trusted):
         load_model(CNN, trusted=trusted)
 
 
-@pytest.mark.usefixtures("wrong_reading")
-def test_no_certificate_is_written_of_a_wrong_reading(tmp_path):
-    target = tmp_path / "wrong.lipcert.json"
-    done = lipcert(["certify", str(CNN), "-o", str(target)])
-    assert done.exit_code == 3
-    assert "LC025" in done.output
-    assert not target.exists()
-
-
 def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monkeypatch):
     """A model of x/2 for min(x, 30)/2 is found out where the domain reaches further."""
 
@@ -265,19 +253,3 @@ def test_a_file_that_the_core_does_not_read_is_refused(tmp_path, monkeypatch):
             load_model(CNN, trusted=trusted)
         assert caught.value.refusals[0].code == "LC028"
         assert caught.value.refusals[0].remedy
-
-
-def test_settings_say_how_a_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that `load_model` asks for and settings know, whatever it is."""
-    settings = Settings(output="b", as_exported=True, input_norm=2.0, input_box=(-1.0, 1.0))
-    passed: dict[str, object] = {}
-    monkeypatch.setattr(load, "load_model", lambda path, **words: passed.update(words))
-    load.load_under("net.onnx", settings)
-    assert passed == {
-        "output": ("b",),
-        "as_exported": True,
-        "trusted": False,
-        "input_norm": {"": 2.0},
-        "input_box": {"": (-1.0, 1.0)},
-    }
-    assert passed.keys() == signature(load_model).parameters.keys() - {"path"}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lipcert.errors import UnsupportedModelError
 from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
@@ -26,22 +25,6 @@ def check(tmp_path, nodes, tensors=None, shape=IMAGE, opset=17, dtype=1):
     assert found.batch.status is BatchStatus.PROVED
     assert found.verification.max_difference < 1e-4
     return found
-
-
-@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool", "LpPool"])
-@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
-def test_automatic_padding_of_dilated_pools_is_refused(tmp_path, kind, auto_pad):
-    """The definition of the operator pads for the dilated window, onnxruntime does not."""
-    pool = node(kind, ["x"], ["y"], kernel_shape=[3, 3], dilations=[2, 2], auto_pad=auto_pad)
-    with pytest.raises(UnsupportedModelError, match=r"LC003.*dilated pool.*explicit pads"):
-        check(tmp_path, [pool], opset=19)
-
-
-@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
-def test_automatic_padding_that_leaves_entries_out_is_refused(tmp_path, auto_pad):
-    conv = node("Conv", ["x", "w"], ["y"], strides=[1, 3], auto_pad=auto_pad)
-    with pytest.raises(UnsupportedModelError, match=r"LC003.*leave entries out.*explicit pads"):
-        check(tmp_path, [conv], {"w": weights(2, 4, 1, 1)})
 
 
 @pytest.mark.parametrize("order", ["cx", "xc", "xcx", "cxc", "cxcx"])

@@ -103,65 +103,21 @@ CASES = {
         ["N", 2, 3, 4],
         {"ones": [1, 1], "c": r(2, 4, 5), "d": r(2, 1, 3), "flat": [-1, 3, 4],
          "back": [-1, 2, 1, 5]}, 15),
-    "gemm scalar": ([node("Gemm", "x w c", beta=0.3)], ["N", 4], {"w": r(4, 3), "c": r(1)}, 13),
-    "gemm row": ([node("Gemm", "x w c")], ["N", 4], {"w": r(4, 3), "c": r(1, 3)}, 11),
-    "gemm turned": (
-        [node("Transpose", "x", "t"), node("Gemm", "t w", transA=1)], ["N", 4], {"w": r(4, 3)}, 13),
     "gemm data bias": ([node("Gemm", "x w x")], ["N", 4], {"w": r(4, 4)}, 13),
-    "matmul": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(4, 5)}, 13),
-    "matmul from the left": ([node("MatMul", "w x")], ["N", 3, 4], {"w": r(5, 3)}, 13),
-    "matmul with a vector": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(4)}, 13),
-    "matmul with a vector, one number": ([node("MatMul", "x w")], ["N", 4], {"w": r(4)}, 13),
-    "matmul with a stack of one": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(1, 4, 5)}, 13),
-    "matmul of values": (
-        [node("Transpose", "x", "t", perm=[0, 2, 1]), node("MatMul", "x t")], ["N", 3, 4], {}, 13),
     "conv": (
         [node("Conv", "x w b", pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2], group=2)], I4,
          {"w": r(6, 2, 3, 2), "b": r(6)}, 11),
-    "conv same upper": (
-        [node("Conv", "x w", auto_pad="SAME_UPPER", strides=[2, 2])], I4, {"w": r(2, 4, 3, 2)}, 11),
-    "conv same lower": (
-        [node("Conv", "x w", auto_pad="SAME_LOWER", strides=[1, 3])], I4, {"w": r(2, 4, 2, 4)}, 11),
     "conv of every second entry": (
         [node("Conv", "x w", auto_pad="SAME_UPPER", strides=[2, 2])], I4, {"w": r(2, 4, 1, 1)}, 11),
-    "conv valid": ([node("Conv", "x w", auto_pad="VALID")], I4, {"w": r(2, 4, 2, 4)}, 11),
-    "conv 1d": (
-        [node("Conv", "x w b", pads=[2, 1])], ["N", 2, 7], {"w": r(3, 2, 3), "b": r(3)}, 22),
-    "conv 3d": ([node("Conv", "x w")], ["N", 1, 3, 4, 5], {"w": r(2, 1, 2, 2, 2)}, 11),
-    "depthwise": ([node("Conv", "x w", group=4, pads=[1, 1, 1, 1])], I4, {"w": r(4, 1, 3, 3)}, 11),
     "transposed": (
         [node("ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 0, 1], output_padding=[1, 2],
          dilations=[2, 1], group=2)], I4, {"w": r(4, 3, 3, 2), "b": r(6)}, 11),
     "transposed to a size": (
         [node("ConvTranspose", "x w", strides=[2, 3], output_shape=[11, 17])], I4,
         {"w": r(4, 3, 3, 2)}, 11),
-    "transposed same upper": (
-        [node("ConvTranspose", "x w", strides=[2, 1], auto_pad="SAME_UPPER")], I4,
-        {"w": r(4, 3, 3, 2)}, 11),
-    "transposed same lower": (
-        [node("ConvTranspose", "x w", strides=[2, 1], auto_pad="SAME_LOWER")], I4,
-        {"w": r(4, 3, 5, 2)}, 11),
-    "bias after conv": (
-        [node("Conv", "x w", "c"), node("Add", "b c")], I4, {"w": r(2, 4, 3, 3), "b": r(2, 1, 1)},
-         11),
-    "batch norm": (
-        [node("BatchNormalization", "x g h m v", epsilon=1e-3)], I4, {"g": r(4), "h": r(4),
-         "m": r(4), "v": r(4) ** 2}, 15),
-    "batch norm of rows": (
-        [node("BatchNormalization", "x g h m v")], ["N", 4], {"g": r(4), "h": r(4), "m": r(4),
-         "v": r(4) ** 2}, 9),
-    "max pool": (
-        [node("MaxPool", "x", kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1])], I4, {}, 12),
-    "max pool ceil": (
-        [node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)], I4, {}, 12),
-    "max pool dilated": ([node("MaxPool", "x", kernel_shape=[2, 2], dilations=[2, 3])], I4, {}, 12),
-    "average pool": (
-        [node("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1])], I4, {}, 11),
     "average pool counting": (
         [node("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)],
          I4, {}, 11),
-    "average pool ceil": (
-        [node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)], I4, {}, 19),
     "average pool counting beyond the rim": (
         [node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 1],
               ceil_mode=1, count_include_pad=1)],
@@ -171,62 +127,10 @@ CASES = {
               ceil_mode=1)], I4, {}, 12),
     "conv of nothing but padding": (
         [node("Conv", "x w b", pads=[3, 0, 4, 5])], I4, {"w": r(2, 4, 3, 3), "b": r(2)}, 11),
-    "lp pool": ([node("LpPool", "x", kernel_shape=[2, 2], p=2)], I4, {}, 11),
-    "global average": ([node("GlobalAveragePool", "x")], I4, {}, 11),
-    "global max": ([node("GlobalMaxPool", "x")], I4, {}, 11),
-    "global lp": ([node("GlobalLpPool", "x", p=1)], I4, {}, 11),
-    "mean": ([node("ReduceMean", "x", axes=[-1, 2], keepdims=0)], I4, {}, 13),
-    "mean 18": ([node("ReduceMean", "x a", keepdims=0)], I4, {"a": [1]}, 18),
-    "sum 13": ([node("ReduceSum", "x a", keepdims=1)], I4, {"a": [1, -1]}, 13),
-    "max": ([node("ReduceMax", "x", axes=[1], keepdims=0)], I4, {}, 13),
-    "min": ([node("ReduceMin", "x", axes=[1, 2])], I4, {}, 13),
-    "l1": ([node("ReduceL1", "x", axes=[1])], I4, {}, 13),
-    "l2": ([node("ReduceL2", "x a", keepdims=0)], I4, {"a": [1, 2]}, 18),
     "sum of squares": ([node("ReduceSumSquare", "x", axes=[3])], I4, {}, 13),
-    "log sum exp": ([node("ReduceLogSumExp", "x", axes=[1, -1])], I4, {}, 13),
-    "log sum exp of one": ([node("ReduceLogSumExp", "x a", keepdims=0)], ["N", 1, 3], {"a": [1]},
-        18),
-    "response": ([node("LRN", "x", size=3, alpha=0.7, beta=1.3, bias=0.4)], I4, {}, 13),
-    "response of all channels": ([node("LRN", "x", size=9, alpha=2.0)], I4, {}, 13),
     "sum of squares over nothing": (
         [node("ReduceSumSquare", "x", noop_with_empty_axes=1)], I4, {}, 18),
-    "l2 over nothing": (
-        [node("ReduceL2", "x a", noop_with_empty_axes=1)], I4, {"a": np.zeros(0, int)}, 18),
-    "mean over nothing": (
-        [node("ReduceMean", "x", "m", noop_with_empty_axes=1), node("Tanh", "m")], I4, {}, 18),
-    "shrink": ([node("Shrink", "x", lambd=0.3, bias=0.3)], I4, {}, 13),
-    "softmax": ([node("Softmax", "x", axis=1)], I4, {}, 13),
-    "softmax default": ([node("Softmax", "x")], I4, {}, 13),
-    "softmax of old": ([node("Softmax", "x", axis=2)], I4, {}, 11),
-    "softmax of old default": ([node("Softmax", "x")], I4, {}, 11),
-    "log softmax": ([node("LogSoftmax", "x", axis=-1)], I4, {}, 13),
-    "layer norm": (
-        [node("LayerNormalization", "x g h", axis=2, epsilon=1e-2)], I4, {"g": r(6, 6), "h": r(6,
-         6)}, 17),
-    "layer norm plain": ([node("LayerNormalization", "x g")], I4, {"g": r(6)}, 17),
-    "instance norm": ([node("InstanceNormalization", "x g h")], I4, {"g": r(4), "h": r(4)}, 17),
-    "group norm": (
-        [node("GroupNormalization", "x g h", num_groups=2)], I4, {"g": r(4), "h": r(4)}, 21),
-    "group norm of old": (
-        [node("GroupNormalization", "x g h", num_groups=2)], I4, {"g": r(2), "h": r(2)}, 18),
-    "top": ([node("TopK", "x k", "y i", axis=1, largest=1)], I4, {"k": [3]}, 11),
-    "bottom": ([node("TopK", "x k", "y i", axis=-1, largest=0)], I4, {"k": [6]}, 11),
-    "add": ([node("Add", "c x")], I4, {"c": r(6)}, 13),
     "larger constant": ([node("Mul", "x c")], ["N", 1, 4], {"c": r(3, 4)}, 13),
-    "sub": ([node("Sub", "c x")], I4, {"c": r(4, 1, 6)}, 13),
-    "div": ([node("Div", "x c")], I4, {"c": 3.0}, 13),
-    "div of constant": ([node("Sigmoid", "x", "s"), node("Div", "c s")], I4, {"c": r(6)}, 13),
-    "div of values": ([node("Sigmoid", "x", "s"), node("Div", "x s")], I4, {}, 13),
-    "square": ([node("Mul", "x x")], I4, {}, 13),
-    "product": (
-        [node("Sigmoid", "x", "s"), node("ReduceMean", "s", "m", axes=[1]), node("Mul", "x m")],
-         I4, {}, 13),
-    "pow": ([node("Pow", "x c")], I4, {"c": 3.0}, 13),
-    "sum": ([node("Sum", "x x c")], I4, {"c": r(6)}, 13),
-    "larger": ([node("Neg", "x", "z"), node("Max", "x z")], I4, {}, 13),
-    "larger than a number": ([node("Max", "x c")], I4, {"c": 0.25}, 13),
-    "where": ([node("Neg", "x", "z"), node("Where", "m x z")], I4, {"m": r(6) > 0}, 16),
-    "where constant": ([node("Where", "m x c")], I4, {"m": r(6, 6) > 0, "c": r(6)}, 16),
     "where of a larger constant": (
         [node("Where", "m x c")], ["N", 1, 4], {"m": np.array(True), "c": r(3, 4)}, 16),
     "where of larger infinities": (
@@ -235,57 +139,18 @@ CASES = {
     "where of infinities first": (
         [node("Where", "m c x")], ["N", 1, 4], {"m": np.array([[False]]), "c": np.full((3, 4),
          -np.inf)}, 16),
-    "larger than constants": ([node("Max", "x c x d")], I4, {"c": r(6), "d": r(4, 1, 1)}, 13),
-    "smaller than constants": ([node("Min", "c x")], ["N", 1, 4], {"c": r(3, 4)}, 13),
-    "power of many": ([node("Pow", "x c")], I4, {"c": np.full((4, 1, 1), 2.0)}, 13),
     "power of a number": ([node("Pow", "c x")], I4, {"c": 1.7}, 13),
-    "clip": ([node("Clip", "x a b")], I4, {"a": -0.5, "b": 0.25}, 13),
     "clip at a limit that is none": (
         [node("Constant", "", "b", value_float=float("inf")), node("Clip", "x a b")], I4,
         {"a": 0.1}, 13),
-    "clip one side": ([node("Clip", "x - b")], I4, {"b": 0.25}, 13),
-    "clip of old": ([node("Clip", "x", min=-0.5, max=0.25)], I4, {}, 9),
-    "prelu": ([node("PRelu", "x s")], I4, {"s": r(4, 1, 1)}, 16),
-    "dropout": ([node("Dropout", "x", "z"), node("Relu", "z")], I4, {}, 13),
-    "cast": (
-        [node("Cast", "x", "z", to=11), node("Cast", "z", "u", to=1), node("Relu", "u")], I4, {},
-         13),
-    "flatten": ([node("Flatten", "x", axis=2)], I4, {}, 13),
-    "flatten all": (
-        [node("Flatten", "x", "f", axis=0), node("Reshape", "f m")], I4, {"m": [-1, 4]}, 13),
-    "squeeze": ([node("Squeeze", "x a")], ["N", 1, 4, 1], {"a": [1, -1]}, 13),
-    "unsqueeze": ([node("Unsqueeze", "x", axes=[0, -1])], ["N", 4], {}, 11),
-    "slice": (
-        [node("Slice", "x a b c d")], I4, {"a": [-1, 1], "b": [-9, 9], "c": [2, 3], "d": [-2, 2]},
-         13),
-    "slice of old": ([node("Slice", "x", starts=[1], ends=[3], axes=[1])], I4, {}, 9),
-    "split": (
-        [node("Split", "x s", "a b", axis=1), node("Concat", "b a", axis=1)], I4, {"s": [1, 3]},
-         13),
-    "split evenly": ([node("Split", "x", "a y", axis=2, num_outputs=2)], I4, {}, 18),
-    "split of old": ([node("Split", "x", "a y", axis=1, split=[3, 1])], I4, {}, 11),
-    "gather": ([node("Gather", "x i", axis=2)], I4, {"i": [[0, -1], [2, 2]]}, 13),
-    "gather one": ([node("Gather", "x i", axis=1)], I4, {"i": 2}, 13),
-    "pad": ([node("Pad", "x p v")], I4, {"p": [0, 0, 1, 2, 0, 1, 0, 3], "v": 0.5}, 13),
-    "pad reflect": ([node("Pad", "x p", mode="reflect")], I4, {"p": [0, 0, 1, 2, 0, 1, 0, 3]}, 13),
-    "pad edge": ([node("Pad", "x p", mode="edge")], I4, {"p": [0, 0, 1, 2, 0, 1, 0, 3]}, 13),
-    "pad cut": ([node("Pad", "x p")], I4, {"p": [0, 0, -1, 2, 0, 0, -2, 3]}, 13),
-    "pad axes": ([node("Pad", "x p - a")], I4, {"p": [1, 2], "a": [-1]}, 18),
-    "pad wrap": ([node("Pad", "x p - a", mode="wrap")], I4, {"p": [1, 2], "a": [3]}, 19),
-    "tile": ([node("Tile", "x m")], I4, {"m": [1, 2, 1, 3]}, 13),
-    "expand": ([node("Expand", "x m")], ["N", 1, 4], {"m": [2, 1, 3, 1]}, 13),
-    "resize": ([node("Resize", "x - s")], I4, {"s": [1.0, 1.0, 2.0, 3.0]}, 13),
-    "upsample": ([node("Upsample", "x s")], I4, {"s": [1.0, 1.0, 2.0, 3.0]}, 9),
     "gelu": ([node("Gelu", "x")], I4, {}, 20),
     "gelu tanh": ([node("Gelu", "x", approximate="tanh")], I4, {}, 20),
-    "hard sigmoid": ([node("HardSigmoid", "x", alpha=0.3)], I4, {}, 6 + 7),
     "constants computed": (
         [node("Mul", "w two", "v"), node("Transpose", "v", "u"), node("Sqrt", "q", "s"),
          node("Div", "u s", "t"), node("MatMul", "x t")],
         ["N", 4], {"w": r(5, 4), "two": 2.0, "q": r(5) ** 2 + 1}, 13),
 }  # fmt: skip
-FUNCTIONS = ["Abs", "Atan", "Celu", "Cos", "Elu", "Erf", "Exp", "HardSwish", "LeakyRelu", "Mish",
-             "Neg", "Relu", "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Tanh"]  # fmt: skip
+"""what `test_reading` draws at random is not here: plain operators, and their attributes"""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -293,11 +158,6 @@ def test_operator_computes_what_onnxruntime_computes(name):
     nodes, shape, constants, opset = CASES[name]
     found = agrees(model(nodes, shape, constants, opset))
     assert found.batch_proved
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_computes_what_onnxruntime_computes(name):
-    assert len(agrees(model([node(name, "x")], I4, opset=18)).steps) == 1
 
 
 @pytest.mark.parametrize("opset", [11, 17])

@@ -10,7 +10,7 @@ from onnx import printer
 from tests.core.lower.cases import model, node
 from tests.core.lower.odd_graphs import OPERATORS, blocks, odd_graph, outcome, outcomes
 
-GRAPHS = 300
+GRAPHS = 400
 UNDERSTOOD = 0.3
 """of all graphs, so that the comparison is of something"""
 UNDERSTOOD_KINDS = [kind for kind in dict.fromkeys(OPERATORS) if kind is not blocks]
