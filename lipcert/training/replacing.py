@@ -157,10 +157,8 @@ class _Replacing:
                 return part, _made_plain(part)
             case _ if is_still and is_at_rest:
                 return part, ""
-            case nn.EmbeddingBag(padding_idx=None, max_norm=None):
-                table = nn.Embedding(*part.weight.shape)
-                table.weight = part.weight
-                return nn.Sequential(table, Pool(part.mode)), "the same for ids [examples, count]"
+            case nn.EmbeddingBag(max_norm=None) if part.padding_idx is None or part.mode != "max":
+                return Bag(part), "the same for ids [examples, count]"
             case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
                 return part, ""
             case _DropoutNd():
@@ -254,18 +252,26 @@ def _undropped(part: nn.Module) -> str:
     return "dropout that it draws itself set to 0" if drawn else ""
 
 
-class Pool(nn.Module):
-    """The mean, the sum or the largest entries of the rows of each example."""
+class Bag(nn.Module):
+    """The mean, the sum or the largest entries of the rows of each example, without padding."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, bag: nn.EmbeddingBag) -> None:
         super().__init__()
-        self.mode = mode
+        self.table = nn.Embedding(*bag.weight.shape)
+        self.table.weight = bag.weight
+        self.mode = bag.mode
+        self.padding_idx = bag.padding_idx
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Combine rows [examples, count, width]."""
+    def forward(self, ids: Tensor) -> Tensor:
+        """Combine the rows that ids [examples, count] choose."""
+        rows: Tensor = self.table(ids)
         if self.mode == "max":
             return rows.max(1).values  # of equal entries one, as in torch's bag and in files
-        return rows.mean(1) if self.mode == "mean" else rows.sum(1)
+        if self.padding_idx is None:
+            return rows.mean(1) if self.mode == "mean" else rows.sum(1)
+        shown = (ids != self.padding_idx).unsqueeze(-1).to(rows.dtype)
+        total = (rows * shown).sum(1)
+        return total / shown.sum(1).clamp(min=1.0) if self.mode == "mean" else total
 
 
 def _made_plain(part: Any) -> str:

@@ -42,6 +42,10 @@ MASKS = {
         node("Less", "x high", "a"), node("Shape", "x", "size"), node("Expand", "odd size", "b"),
         node("Greater", "x k", "z"), node("Concat", "a b z", "abz", axis=1),
         node("Gather", "abz crossed", "m", axis=1)],
+    "the first always": [
+        node("CastLike", "k1 x", "o_"), node("Shape", "x", "size"), node("Expand", "o_ size", "z"),
+        node("Concat", "z x", "zx", axis=1), node("Gather", "zx behind", "c_", axis=1),
+        node("Cast", "c_", "m", to=T.BOOL)],
     "of its own row": [
         node("Equal", "x k", "e"), node("Shape", "x", "size", start=0, end=1),
         node("Squeeze", "size", "n_"), node("Range", "start n_ k1", "r"),
@@ -166,7 +170,7 @@ def network(
         "places": [[3, 0, 2, 1]], "long": np.int64(POSITIONS), "four": [POSITIONS],
         "types": np.ones((1, POSITIONS), int),
         "tp": rng.standard_normal((POSITIONS + 2, WIDTH)), "turned": [1, 2, 3, 0],
-        "crossed": [9, 0, 5, 2],
+        "crossed": [9, 0, 5, 2], "behind": [0, 5, 6, 7], "large": np.int64(128),
         "counted": np.arange(POSITIONS), "wide": [1, 1, WIDTH], "wider": [1, 1, WIDTH],
     }  # fmt: skip
     used = {name for item in nodes for name in item.input}
@@ -310,6 +314,8 @@ REFUSED = {
     "the larger of a count and an id": (MASKS["greater"], [
         node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
         node("Max", "c x", "d"), node("Cast", "d", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
+    "a number that not all types of ids hold": (
+        [node("CastLike", "large x", "l"), node("Greater", "x l", "m")], USES["mean"]),
     "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
     "a sum as a number": (MASKS["greater"], [
         node("Mul", "x x", "c"), node("Cast", "c", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),

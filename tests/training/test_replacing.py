@@ -157,11 +157,15 @@ def test_a_weight_of_which_a_part_is_trained_is_trained() -> None:
     assert make_trainable(layer, CLIP).module.weight.requires_grad
 
 
-@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
-def test_a_bag_of_ids_becomes_a_table_of_the_same_numbers(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "padding"), [("mean", None), ("sum", None), ("max", None), ("mean", 0), ("sum", 8)]
+)
+def test_a_bag_of_ids_becomes_a_table_of_the_same_numbers(mode: str, padding: int | None) -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.EmbeddingBag(9, 4, mode=mode), nn.Linear(4, CLASSES))
+    bag = nn.EmbeddingBag(9, 4, mode=mode, padding_idx=padding)
+    network = nn.Sequential(bag, nn.Linear(4, CLASSES))
     ids = torch.randint(9, (60, 5))
+    ids[0] = 0 if padding is None else padding
     examples = TensorDataset(ids, torch.randint(CLASSES, (60,)))
     with pytest.raises(UnsupportedModelError, match="make_trainable"):
         private_run(mechanism=CLIP, network=lambda: network, examples=examples)

@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_up, multiply_up, sqrt_up
-from lipcert.core.interval import Interval, absolute, clip, exact, norm_up
+from lipcert.core.interval import Interval, absolute, clip, down, exact, norm_up, up
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast, interval, negative, quotient
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.exact_constants import ARITHMETIC, exactly, held_for_all, whole, within
-from lipcert.core.lower.functions import applied
 from lipcert.core.lower.slopes import chained, of_entries, repeated, with_blocks
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import (
@@ -118,6 +117,7 @@ def _computed(call: Call, operation: str, first: Constant, second: Constant) -> 
     if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")  # 0·∞ is not a number
     result = _exact_result(operation, left, right, shape)
+    is_once = result is not None and not halves_in(call.sink)
     if result is None and operation == "Div":
         result = left * quotient(second)
     elif result is None:
@@ -128,7 +128,7 @@ def _computed(call: Call, operation: str, first: Constant, second: Constant) -> 
     if sources and operation in {"Add", "Sub"} and acts is None:
         parts = (first, second if operation == "Add" else negative(second))
         terms = sum_of([_repeated(part, shape, place) for part in parts])
-    found = Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms)
+    found = Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms, once=is_once)
     if not any(gain == math.inf for gain in sources.values()):
         return found
     from lipcert.core.lower.blocks import of_pair  # noqa: PLC0415  for such alone
@@ -139,7 +139,7 @@ def _computed(call: Call, operation: str, first: Constant, second: Constant) -> 
 def _exact_result(
     operation: str, first: Interval, second: Interval, shape: tuple[int, ...]
 ) -> Interval | None:
-    """Return the exact result for few exact numbers, or whole ones, if float64 represents it.
+    """Return the result for few exact numbers, or whole ones: exact where float64 represents it.
 
     Only numbers that float32 represents are accepted: the file has the float32 of the result, on
     which jumps depend, and for other numbers it might have a different one.
@@ -163,8 +163,11 @@ def _exact_result(
     if any(abs(number) > _LARGEST for number in numbers):
         return None
     found = np.asarray([float(number) for number in numbers]).reshape(shape)
-    same = all(Fraction(float(a)) == b for a, b in zip(found.flat, numbers, strict=True))
-    return exact(found) if same else None
+    off = np.asarray([Fraction(float(a)) != b for a, b in zip(found.flat, numbers, strict=True)])
+    if not off.any():
+        return exact(found)
+    off = off.reshape(shape)
+    return Interval(np.where(off, down(found), found), np.where(off, up(found), found))
 
 
 def _origin(operation: str, first: Constant, second: Constant) -> tuple[Mapping[str, float], Acts]:
@@ -341,7 +344,8 @@ def cast_like(call: Call) -> Value:
     if any(isinstance(item, Data) and not item.is_real for item in (value, like)):
         from lipcert.core.lower.truth import as_other_type  # noqa: PLC0415  for such values only
 
-        return as_other_type(value, like)
+        given = as_other_type(value, like)
+        return given if isinstance(given, Data) else _as_whole(call, given, np.dtype(np.int64))
     if isinstance(like, Constant) and not like.is_float:
         if isinstance(value, Data):
             raise Unsupported("it rounds to whole numbers")
@@ -416,7 +420,7 @@ def absolute_value(call: Call) -> Value:
     """The magnitude of every number of a tensor."""
     constant = call.constant(0)
     if constant.is_float:
-        return applied(call, constant, "abs")
+        return replace(image_of_constant(constant, "abs"), once=constant.once)
     return exactly(call, np.abs)
 
 

@@ -30,6 +30,8 @@ from lipcert.core.token_kinds import Hide, Multiply, Scale
 _BOOL, _INT32, _INT64 = 9, 6, 7
 _INTEGERS = frozenset({_INT32, _INT64})
 _MOST_EXACT = 1 << 53
+_HELD = 127
+"""All types of whole numbers hold the numbers from 0 to this one."""
 _TRUTHS = frozenset({"truth", "untruth"})
 _COUNTED = frozenset({"flag", "count", "row"})
 _WHOLE = _COUNTED | {"whole"}
@@ -117,7 +119,14 @@ def cast_whole(call: Call) -> Value:
 
 
 def as_other_type(value: Value, like: Value) -> Value:
-    """Convert whole numbers of the data to some whole-number type, which may wrap them around."""
+    """Convert whole numbers of the data to some whole-number type, which may wrap them around.
+
+    Constants are passed on if every such type holds them.
+    """
+    if isinstance(value, Constant) and isinstance(like, Data) and like.kind in _WHOLE:
+        if ((value.lo < 0) | (value.hi > _HELD)).any():
+            raise Unsupported("it may wrap a constant around")
+        return value
     is_whole = like.kind in _WHOLE if isinstance(like, Data) else like.lo.dtype.kind in "iu"
     if not is_whole or not isinstance(value, Data) or value.kind not in _WHOLE:
         raise Unsupported("it computes with whole numbers that depend on the data")

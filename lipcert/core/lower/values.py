@@ -79,7 +79,7 @@ class Constant:
     For whole numbers and truth values, lo is hi. sources, acts, slopes: as in `Operand`. varies:
     how each entry depends on N and its example: `SAME`, `TIMES`, `UNKNOWN`, or p > 0 (None: all are
     `SAME`). terms: constants of this shape that sum to it; empty if not known. blocks: `Blocks` of
-    some sources.
+    some sources. once: whether the file holds a number in [lo, hi], or what float32 makes of it.
     """
 
     lo: Array
@@ -91,6 +91,7 @@ class Constant:
     terms: tuple[Constant, ...] = ()
     slopes: Mapping[str, float] = field(default_factory=dict)
     blocks: Mapping[str, Any] = field(default_factory=dict)
+    once: bool = False
 
     def __post_init__(self) -> None:
         if self.is_float and (is_undefined(self.lo) or is_undefined(self.hi)):
@@ -168,10 +169,9 @@ class Constant:
         high = low if self.lo is self.hi else act(self.hi)
         varies = None if self.varies is None else act(self.varies)
         terms = tuple(item.rearranged(act, place, copies) for item in self.terms)
-        acts = then(self.acts, act)
         sources, slopes = (_spread(own, copies) for own in (self.sources, self.slopes))
-        kept = self.blocks.items() if copies == 1 else ()
-        blocks = {name: item.rearranged(act) for name, item in kept}
+        acts = then(self.acts, act)
+        blocks = {n: own.rearranged(act) for n, own in self.blocks.items() if copies == 1}
         return Constant(low, high, sources, place, varies, acts, terms, slopes, blocks)
 
 

@@ -185,7 +185,33 @@ def test_slices_at_places(data):
     agrees(model([node("GatherND", "x i", batch_dims=batch)], shape, {"i": places}))
 
 
+def quotient(numbers, divisor):
+    """Parts of x at places floor(number / divisor), as torch exports them."""
+    nodes = [
+        node("Div", "c d", "q"), node("Abs", "q", "a"), node("Floor", "a", "f"),
+        node("Sign", "q", "s"), node("Mul", "f s", "p"), node("Cast", "p", "i", to=7),
+        node("Gather", "x i", axis=1),
+    ]  # fmt: skip
+    return model(nodes, ["N", 17], {"c": numbers, "d": divisor})
+
+
+def test_a_quotient_rounded_once_has_one_whole_part():
+    agrees(quotient([0.0, 16.0, 32.0, 48.0], 3.0))
+
+
+@given(st.lists(st.integers(0, 16), min_size=1, max_size=4), st.integers(1, 64))
+def test_whole_parts_are_those_of_fractions(numbers, divisor):
+    found = agrees(quotient([float(item) for item in numbers], float(divisor)))
+    assert found.steps[-1].op.sources.tolist() == [[item // divisor for item in numbers]]
+
+
 REFUSED = {
+    "a quotient that float32 rounds up": (
+        [node("Div", "c d", "q"), node("Floor", "q", "f"), node("Mul", "x f")], ["N", 3],
+        {"c": 1.0, "d": 0.1}, 13),
+    "two quotients": (
+        [node("Div", "c d", "q"), node("Div", "q d", "r"), node("Floor", "r", "f"),
+         node("Mul", "x f")], ["N", 3], {"c": 16.0, "d": 3.0}, 13),
     "mean variance over the batch": ([node("MeanVarianceNormalization", "x")], I4, {}, 13),
     "sum over the batch": ([node("Einsum", "x", equation="bi->i")], ["N", 3], {}, 13),
     "product over the batch": (
