@@ -291,10 +291,13 @@ class _Tree:
             return Reason(what, value, line.stated, line.rule, text, (), remedy)
         rests = (self._lines[rest] for rest in sorted(self.found.derived.rests[number]))
         shares = [x for x in rests if isinstance(x, ShareLine) and x.stated <= line.stated]
+        readers = [x for x in self.found.program.steps if value in x.inputs]
         if shares:
             share = min(shares, key=lambda share: share.stated)
             if isinstance(share, StackPull):
-                return self._stacked(of, value, line.stated, share)
+                above = tuple(self.cotangent(of, step.output) for step in readers)
+                text = f"{_grown(line.stated, above)}, {len(share.values)} matrices together"
+                return Reason(what, value, line.stated, share.rule, text, above, _LINEAR)
             stop = share.values[-1] if isinstance(share, RunPull) else ""
             if isinstance(share, FormPull):
                 stop = self._form(share.form).stop
@@ -305,19 +308,10 @@ class _Tree:
             above = (self.cotangent(of, stop),)
             text = f"{_grown(line.stated, above)}, all steps up to {stop} together"
             return Reason(what, value, line.stated, share.rule, text, above)
-        readers = [x for x in self.found.program.steps if value in x.inputs]
         received = tuple(self.cotangent(of, step.output) for step in readers)
         text = _grown(line.stated, received)
         remedy = _remedy(readers[0].op) if len(readers) == 1 else ""
         return Reason(what, value, line.stated, line.rule, text, received, remedy)
-
-    def _stacked(self, of: Seed, value: str, bound: float, share: StackPull) -> Reason:
-        """Explain a cotangent through matrices that read one value, and its other readers."""
-        what = "cotangent" if of == LOSS else "Lipschitz constant"
-        readers = [x for x in self.found.program.steps if value in x.inputs]
-        above = tuple(self.cotangent(of, step.output) for step in readers)
-        text = f"{_grown(bound, above)}, {len(share.values)} matrices together"
-        return Reason(what, value, bound, share.rule, text, above, _LINEAR)
 
 
 def _grown(bound: float, below: tuple[Reason, ...]) -> str:

@@ -22,7 +22,7 @@ from scipy.sparse import bmat, coo_array
 from scipy.sparse.csgraph import connected_components
 
 from lipcert.audit.weight_norms import linear_map
-from lipcert.core.arithmetic import divide_up, multiply_down, round_down, round_up, sqrt_down
+from lipcert.core.arithmetic import divide_up, multiply_down, round_up, sqrt_down
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.stacks import ComplexArray
@@ -39,6 +39,7 @@ _EXPLICIT: Final = 2**20  # multiplications for which a map is always written ou
 _WORTH: Final = 4  # how many times the work by frequencies its border effects are worth
 _ENTRIES: Final = 2**19  # of a map that is written out
 _SAMPLES: Final = 16  # per degree of the symbol: costs 0.5 % of the norm per axis
+_LEFT: Final = 0.9903926402016152  # cos²(π/2·_SAMPLES), rounded down
 
 
 def gamma(terms: int) -> float:
@@ -127,8 +128,8 @@ class SymbolMatrices(Matrices):
         let ‖P‖ be largest at w₀, with unit u, v such that u*P(w₀)v = ‖P(w₀)‖ = μ. Along the axis,
         e^{−inw/2}u*P(w)v is of exponential type n/2, and its real part, turned so that it is μ at
         w₀, is at least μ cos(n|w − w₀|/2) (Duffin and Schaeffer 1938). One of the M frequencies is
-        within π/M of w₀: μ is at most the largest ‖P‖ there over cos(πn/2M). One axis after the
-        other gives the product.
+        within π/M of w₀: μ is at most the largest ‖P‖ there over cos(πn/2M), where M is
+        n·`_SAMPLES`. One axis after the other gives the product.
         Rounding: with K the kernel of J shifts on matrices of sides d ≤ m, a product of a unit
         roots is within 5a·u (`core.norms.torus`), so that the computed P is off by at most
         √2·η·√J·‖K‖_F, η = γ_{J+2} + 5a·u. At frequencies that tell the shifts of a phase apart, as
@@ -140,11 +141,11 @@ class SymbolMatrices(Matrices):
         if labels.shape[2] > labels.shape[3]:
             labels = labels.swapaxes(2, 3)
         shifts, groups, side, longer = labels.shape
-        circles, stretch = [], 1.0
+        circles, left = [], 1.0
         for number, axis in enumerate(axes, 1):
-            circle, lost = _circle(axis, is_last=number == len(axes))
+            circle, is_sampled = _circle(axis, is_last=number == len(axes))
             circles.append(circle)
-            stretch = multiply_down(stretch, lost)
+            left = multiply_down(left, _LEFT) if is_sampled else left
         roots = circles[0]
         for circle in circles[1:]:
             joined = roots[:, None, :, None] * circle[None, :, None, :]
@@ -157,7 +158,7 @@ class SymbolMatrices(Matrices):
             len(roots) * groups,
             side,
             longer,
-            divide_up(1.0, sqrt_down(stretch)) * (1.0 + slack),
+            divide_up(1.0, sqrt_down(left)) * (1.0 + slack),
             spread,
             np.ascontiguousarray(labels).reshape(shifts, -1),
             np.ascontiguousarray(roots.real),
@@ -266,38 +267,12 @@ def _frequencies(axis: Axis) -> tuple[int, int]:
     return carried, _SAMPLES * (axis.length - 1)
 
 
-def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, float]:
-    """Return exp(iwj) as [frequencies, shifts], and cos² of the largest distance to the largest
-    norm."""
+def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, bool]:
+    """Return exp(iwj) as [frequencies, shifts], and whether they are only a sample."""
     carried, enough = _frequencies(axis)
-    count, twist, lost = carried, int(axis.fits(carried, 1)), 1.0
+    count, twist = carried, int(axis.fits(carried, 1))
     if enough < carried:
         count, twist = enough, 1
-        lost = _cosine_squared(Fraction(axis.length - 1, 2 * enough))
     frequencies = (count - twist) // 2 + 1 if is_last else count
     turns = (2 * np.arange(frequencies)[:, None] + twist) * np.arange(axis.length)
-    return half_turns(count)[turns % (2 * count)], lost
-
-
-_PI_ABOVE: Final = Fraction(31415926535897932385, 10**19)
-
-
-def _cosine_squared(angle: Fraction) -> float:
-    """Lower bound of cos²θ, θ = π · angle; 0 where θ exceeds π/2.
-
-    Proof: cos²θ = (1 + cos 2θ)/2 decreases on [0, π/2], and partial sums of the cosine series
-    that end with a negative term are lower bounds of the cosine.
-    """
-    theta = angle * _PI_ABOVE
-    if theta >= Fraction(3, 2):
-        return 0.0
-    return round_down(_half_of_one_plus_cosine(2 * theta, 11))
-
-
-def _half_of_one_plus_cosine(angle: Fraction, terms: int) -> Fraction:
-    """Return (1 + cos)/2 with the series cut after this many terms."""
-    term, cosine = Fraction(1), Fraction(1)
-    for order in range(1, terms + 1):
-        term *= -(angle**2) / ((2 * order - 1) * (2 * order))
-        cosine += term
-    return (1 + cosine) / 2
+    return half_turns(count)[turns % (2 * count)], enough < carried

@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -113,3 +114,8 @@ def test_groups_dilation_and_single_taps_give_small_blocks() -> None:
     assert isinstance(matrices, RealMatrices)
     assert matrices.index is not None
     assert matrices.index.shape == (3, 2, 3)
+
+
+def test_what_samples_of_frequencies_leave() -> None:
+    truth = mpmath.cos(mpmath.pi / (2 * module._SAMPLES)) ** 2
+    assert truth - 2.0**-50 <= module._LEFT <= truth
