@@ -25,7 +25,6 @@ from lipcert.gradient_stats.measure import (
     RIVAL,
     Met,
     Observed,
-    measure,
     met,
     numbers_held,
     observed_of,
@@ -140,17 +139,11 @@ def observed_at(
         if plain is None:
             return None
         is_plain = graph is found.unclipped and found.loss_clip is None
-        if is_plain and plain.knows(clip):
-            return observed_of(plain, clip, plain)
-        return measure(
-            graph,
-            plain.groups,
-            found.loss,
-            plain.examples,
-            loss_clip=found.loss_clip,
-            clip=clip,
-            plain=plain,
-        )
+        own: Met | None = plain
+        if not (is_plain and plain.knows(clip)):
+            given = graph, plain.groups, found.loss, plain.examples
+            own = met(*given, loss_clip=found.loss_clip, clips=(clip,))
+        return None if own is None else observed_of(own, clip, plain)
     except TypeError:
         return None
 

@@ -1,7 +1,8 @@
 """Measure: the norms of per-example gradients, and of the mean gradient after clipping.
 
-`measure` takes a network as a mechanism runs it, how the mechanism clips, and examples; it returns
-an `Observed`. All is computed in float64, up to rounding: nothing here is certified.
+`met` takes a network as a mechanism runs it, how the mechanism clips, and examples; `observed_of`
+makes an `Observed` of the result. All is computed in float64, up to rounding: nothing here is
+certified.
 
 `Network.of` takes an `ir.Graph` with the numbers of its operands. It holds a core `Program` of the
 same values, and a `View` for each operand that shows a parameter. `parameter_gradients` takes a
@@ -319,7 +320,20 @@ def met(
     loss_clip: float | None = None,
     clips: Sequence[GradientClipping | None] = (),
 ) -> Met | None:
-    """Return gradients of these examples; None without examples. For arguments see `measure`."""
+    """Return gradients of these examples; None without examples.
+
+    Args:
+        graph: the network with the clips of the mechanism, at the weights to measure at.
+        groups: names of the parameters that are noised together, by group.
+        loss: the loss.
+        examples: inputs and labels.
+        loss_clip: the norm to which training clips the gradient at the output.
+        clips: the clips of the whole gradient of which signals are wanted.
+
+    Raises:
+        NoVerdictError: for labels that the loss does not admit.
+        TypeError: for a loss whose gradient is not known.
+    """
     labels = checked_labels(loss, examples.y, graph.output_shape)
     count, names = len(labels), list(groups.values())
     if not count:
@@ -344,45 +358,13 @@ def met(
     return Met(examples, groups, norms, largest, signals)
 
 
-def measure(
-    graph: Graph,
-    groups: Groups,
-    loss: Loss,
-    examples: Examples,
-    *,
-    loss_clip: float | None = None,
-    clip: GradientClipping | None = None,
-    plain: Met | None = None,
-) -> Observed | None:
-    """Measure the gradients of a mechanism at these examples.
-
-    Args:
-        graph: the network with the clips of the mechanism, at the weights to measure at.
-        groups: names of the parameters that are noised together, by group.
-        loss: the loss.
-        examples: inputs and labels.
-        loss_clip: the norm to which training clips the gradient at the output.
-        clip: the clipping of the whole gradient.
-        plain: gradients of the same examples through the network that gradient clipping at C = 1
-            would run, if that is not `graph`.
-
-    Returns:
-        The measurements; None if a gradient is not finite.
-
-    Raises:
-        NoVerdictError: for labels that the loss does not admit.
-        TypeError: for a loss whose gradient is not known.
-    """
-    if plain is None and loss_clip is not None:
-        plain = met(graph, groups, loss, examples, clips=(RIVAL,))
-    clips = (clip,) if plain is not None else (clip, RIVAL)
-    own = met(graph, groups, loss, examples, loss_clip=loss_clip, clips=clips)
-    return None if own is None else observed_of(own, clip, plain or own)
-
-
 @np.errstate(all="ignore")
 def observed_of(own: Met, clip: GradientClipping | None, plain: Met) -> Observed | None:
-    """Compare a mechanism's gradients with those of its rival; None if one is not finite."""
+    """Compare a mechanism's gradients with those of its rival; None if one is not finite.
+
+    plain: gradients of the same examples through the network that gradient clipping at C = 1 would
+    run, by `RIVAL` among others.
+    """
     found, clipped = own.signal(clip), plain.signal(RIVAL)
     norms, examples = own.norms, own.examples
     whole = np.sqrt(np.sum(norms**2, axis=0))
@@ -432,7 +414,7 @@ def released_mean(
 ) -> Mapping[str, FloatArray]:
     """Return the mean over the examples of what a mechanism releases of each, flat by parameter.
 
-    For arguments see `measure`; the labels must be the result of `checked_labels`.
+    For arguments see `met`; the labels must be the result of `checked_labels`.
     """
     names = list(groups.values())
     totals = {name: _NOTHING for group in names for name in group}

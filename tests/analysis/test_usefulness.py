@@ -14,12 +14,12 @@ from lipcert.analysis.usefulness import COSTLY, DROWNED, USEFUL, usefulness_of
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import RANDOM, Examples
-from lipcert.gradient_stats.measure import measure
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.text.numbers import times
+from tests.gradient_stats.test_measure import measure
 from tests.models.shipped import digits, path_of
 
 MLP = load_model(path_of("digits_mlp"), trusted=True)

@@ -10,7 +10,7 @@ import torch
 from lipcert.analysis.observing import scaled_into
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.measure import measure, released_mean
+from lipcert.gradient_stats.measure import RIVAL, met, observed_of, released_mean
 from lipcert.graph.ir import parameters_of
 from lipcert.losses import make_loss
 from lipcert.measure.losses import per_example_loss
@@ -36,6 +36,12 @@ def flat(truth, names):
 def clipped(rows, radius):
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows * np.minimum(1.0, radius / norms)
+
+
+def measure(graph, groups, loss, examples, *, loss_clip=None, clip=None):
+    plain = met(graph, groups, loss, examples, clips=(RIVAL, clip))
+    own = met(graph, groups, loss, examples, loss_clip=loss_clip, clips=(clip,))
+    return own and observed_of(own, clip, plain)
 
 
 @pytest.mark.parametrize("clip", [None, GradientClipping(0.3), GradientClipping(5.0, "group")])
