@@ -16,7 +16,6 @@ from lipcert.analysis.records import BoundReport, ReasonReport
 from lipcert.core.coverage import tensors_read
 from lipcert.core.kinds import BatchNorm, Embedding
 from lipcert.core.line import Line
-from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm, FormPull, ShareLine
@@ -25,10 +24,9 @@ from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
-from lipcert.core.lines.runs import RunPull
+from lipcert.core.lines.runs import AffineFact, RunPull
 from lipcert.core.lines.signs import SignPull
-from lipcert.core.lines.slices import SliceFact
-from lipcert.core.lines.stacks import StackPull
+from lipcert.core.lines.stacks import SliceFact, StackPull
 from lipcert.core.lines.steps import (
     FactLine,
     InputFact,

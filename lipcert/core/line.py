@@ -68,7 +68,6 @@ _WHAT = {3: "operator norm", 4: "norm", 5: "cotangent", 6: "gradient"}
 
 
 RULES: Final = Registry("lines", {
-    "affine": "fact/affine",
     "attention": "pull/attention",
     "balls": "ball/input fact/ball",
     "chains.ChainForm": "form/chain",
@@ -79,10 +78,9 @@ RULES: Final = Registry("lines", {
     "moved_balls.MovedBall": "ball/form",
     "norms": "norm/step",
     "products.ProductFact": "fact/products",
-    "runs": "norm/run pull/run",
+    "runs": "fact/affine norm/run pull/run",
     "signs.SignPull": "pull/signs",
-    "slices": "fact/slice",
-    "stacks": "norm/stack pull/stack",
+    "stacks": "fact/slice norm/stack pull/stack",
     "steps": "fact/input fact/step pull/loss pull/value",
     "steps.TensorGradient": "grad/tensor",
     "windows": "fact/window",

@@ -1,4 +1,4 @@
-"""Products: multipliers of products of non-negative numbers, for `core.forms.products`.
+"""Products: multipliers of products of non-negative numbers, for `core.lines.products`.
 
 `product_line` takes a region in its variables v, and finds untrusted multipliers and the norm that
 they prove. The dual problem asks for moments Y ≥ 0 of v with the largest ‖o‖², such that entries of
@@ -18,10 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.forms.products import Unfolded
 from lipcert.core.kinds import BatchNorm, Centre, Concat
 from lipcert.core.lines.chains import VALUES, chain_steps
-from lipcert.core.lines.products import MAX_CUTS, ProductFact, region_of
+from lipcert.core.lines.products import MAX_CUTS, ProductFact, Unfolded, region_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.residual import lower_factor
 from lipcert.core.program import Activation, Dense, Move

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 from lipcert.core.coverage import is_relu, rule_of, tensors_read
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
-from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import LARGEST_SQUARED, BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import (
@@ -39,10 +38,9 @@ from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact, is_proved_for
 from lipcert.core.lines.norms import NormLine, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
-from lipcert.core.lines.runs import RunPull
+from lipcert.core.lines.runs import AffineFact, RunPull
 from lipcert.core.lines.signs import SignPull
-from lipcert.core.lines.slices import SliceFact, row_sets
-from lipcert.core.lines.stacks import StackPull
+from lipcert.core.lines.stacks import SliceFact, StackPull, row_sets
 from lipcert.core.lines.steps import (
     FactLine,
     InputFact,

@@ -1,4 +1,4 @@
-"""Raised products: multipliers of products found in few evaluations, for `core.forms.products`.
+"""Raised products: multipliers of products found in few evaluations, for `core.lines.products`.
 
 `raised_line` takes a region in its variables v, in units of the known norms, and finds untrusted
 numbers and the norm that they prove. With multipliers t of y·(u − y) and d of (z − lo)(hi − z),
@@ -19,8 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.forms.products import Unfolded
-from lipcert.core.lines.products import ProductFact
+from lipcert.core.lines.products import ProductFact, Unfolded
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.residual import lower_factor
 from lipcert.core.rules.facts import Fact

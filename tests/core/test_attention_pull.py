@@ -16,8 +16,7 @@ from lipcert.core.line import NotProved
 from lipcert.core.lines.attention import AttentionPull, _joined, spread_along, tokens_below
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import OUTPUT, Proof
-from lipcert.core.lines.slices import SliceFact
-from lipcert.core.lines.stacks import StackNorm
+from lipcert.core.lines.stacks import SliceFact, StackNorm
 from lipcert.core.lines.steps import InputFact, StepFact, ValuePull
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Op, Operand, Program, Step

@@ -27,7 +27,6 @@ from lipcert.core.certificate import (
     read_certificate,
 )
 from lipcert.core.line import RULES, Line
-from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import ChainForm, FormPull
@@ -36,10 +35,9 @@ from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
-from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.core.lines.runs import AffineFact, RunNorm, RunPull
 from lipcert.core.lines.signs import SignPull
-from lipcert.core.lines.slices import SliceFact
-from lipcert.core.lines.stacks import StackNorm, StackPull
+from lipcert.core.lines.stacks import SliceFact, StackNorm, StackPull
 from lipcert.core.lines.steps import InputFact, LossPull, StepFact, TensorGradient, ValuePull
 from lipcert.core.lines.windows import WindowFact
 from lipcert.text.certificate import write_certificate

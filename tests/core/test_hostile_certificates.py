@@ -6,12 +6,11 @@ import pytest
 
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.ledger.run import Run
-from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.moved_balls import MovedBall
 from lipcert.core.lines.norms import StepNorm
-from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.core.lines.runs import AffineFact, RunNorm, RunPull
 from lipcert.core.lines.steps import StepFact, ValuePull
 from lipcert.text.certificate import write_certificate
 from tests.checkers import checker

@@ -22,7 +22,6 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.kinds import CotangentClip
 from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.line import Line, NotProved
-from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import (
     CHORDS,
@@ -37,9 +36,8 @@ from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
-from lipcert.core.lines.runs import RunNorm, RunPull
-from lipcert.core.lines.slices import SliceFact
-from lipcert.core.lines.stacks import StackNorm, StackPull
+from lipcert.core.lines.runs import AffineFact, RunNorm, RunPull
+from lipcert.core.lines.stacks import SliceFact, StackNorm, StackPull
 from lipcert.core.lines.steps import InputFact, LossPull, StepFact, TensorGradient, ValuePull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.norms import ENGINES

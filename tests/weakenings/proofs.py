@@ -195,21 +195,21 @@ WINDOWS = [
 ]  # fmt: skip
 _TRUTH = Kill(test_products.test_no_multipliers_prove_what_is_false, tuple((k,) for k in range(12)))
 PRODUCTS = [
-    Mutation("forms.products:Unfolded.inequality", "constant -= ", "constant += ", _TRUTH),
-    Mutation("forms.products:Unfolded.inequality", " - stop.T @ stop", "", _TRUTH),
-    Mutation("forms.products:Unfolded.inequality", "np.add.at(weights, at_places, np",
+    Mutation("lines.products:Unfolded.inequality", "constant -= ", "constant += ", _TRUTH),
+    Mutation("lines.products:Unfolded.inequality", " - stop.T @ stop", "", _TRUTH),
+    Mutation("lines.products:Unfolded.inequality", "np.add.at(weights, at_places, np",
         "np.add.at(weights, at_places, -np", _TRUTH),
-    Mutation("forms.products:_rectified", "(box.lo.ravel() >= 0.0)", "False", _TRUTH),
-    Mutation("forms.products:_rectified", "(box.lo.ravel() >= 0.0)", "(box.lo.ravel() <= 0.0)",
+    Mutation("lines.products:_rectified", "(box.lo.ravel() >= 0.0)", "False", _TRUTH),
+    Mutation("lines.products:_rectified", "(box.lo.ravel() >= 0.0)", "(box.lo.ravel() <= 0.0)",
         _TRUTH),
-    by("forms.products:unfolded", "(below.lo < 0.0) & (below.hi > 0.0)",
+    by("lines.products:unfolded", "(below.lo < 0.0) & (below.hi > 0.0)",
         "np.zeros(step.shape, dtype=np.bool_)", test_products.test_a_relu_without_ties),
-    Mutation("forms.products:unfolded", "y.plus(Rows(-u.rows, u.errors))",
+    Mutation("lines.products:unfolded", "y.plus(Rows(-u.rows, u.errors))",
         "u.plus(Rows(-y.rows, y.errors))", _TRUTH),
-    Mutation("forms.products:unfolded", ".lo.ravel() >= 0.0", ".hi.ravel() >= 0.0",
+    Mutation("lines.products:unfolded", ".lo.ravel() >= 0.0", ".hi.ravel() >= 0.0",
         Kill(test_products.test_only_variables_that_are_never_negative_are_raised,
             (((-1.0, 1.0),),))),
-    Mutation("forms.products:_above_ends", "np.where(known, -sign * end, 0.0)", "0.0 * end",
+    Mutation("lines.products:_above_ends", "np.where(known, -sign * end, 0.0)", "0.0 * end",
         _TRUTH),
 ]  # fmt: skip
 KERNELS = [

@@ -1,20 +1,41 @@
-"""fact/products: products of non-negative numbers bound the output of several ReLU layers."""
+"""fact/products: products of non-negative numbers bound the output of several ReLU layers.
 
+One quadratic inequality serves for all of them. Let z be the start of a region, and let its ReLUs
+compute y from values u. All values of the region are linear in v = (1, z, y), and so are the
+factors
+    1;    z − lo and hi − z of the box of z;    y, hi − y and y − u of each ReLU,
+none of which is negative. So products of two factors are not negative, y·(y − u) is 0, and ‖z‖ and
+‖y‖ are bounded. Take any multipliers ≥ 0 of these (not trusted), and let o be the output of the
+region. If the quadratic form
+    level² − ‖o‖² − Σ ν·(X² − ‖y‖²) − Σ t·y·(u − y) − Σ n·f·f'
+of v is positive semidefinite, then ‖o‖ ≤ level. Products of two different non-negative variables
+may be subtracted with any multipliers, too; these are the excess of an entry of the form over pp',
+for numbers p of the variables (not trusted).
+A ReLU whose input has one sign is y = u or y = 0, and has no variables.
+Attained: not in general; for a single ReLU of one number in a box, with all products.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from fractions import Fraction
+from typing import Final, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
+from lipcert.core.arithmetic import round_down
+from lipcert.core.budget import spend
 from lipcert.core.codec import Bound, member
-from lipcert.core.forms.products import Unfolded, is_definite, unfolded
-from lipcert.core.interval import Interval, exact
+from lipcert.core.forms.links import ORDERINGS, Link, Matrix, edges_of, on_run
+from lipcert.core.interval import Array, Interval, exact, norm_up, up
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import VALUES, chain_steps
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import FactLine
-from lipcert.core.program import Activation, Step
-from lipcert.core.rules.facts import Fact
+from lipcert.core.norms.claim import Definite, is_semidefinite
+from lipcert.core.program import Activation, Move, Shape, Step
+from lipcert.core.rules.facts import Fact, lengths_up
 from lipcert.core.rules.steps import step_fact
 
 MAX_CUTS: Final = 1 << 15
@@ -27,7 +48,7 @@ class ProductFact(FactLine):
     norms: one multiplier for the start and one for each ReLU. ties: for each ReLU, one multiplier
     for each entry. cuts: the multipliers of the products at `places`. raised: one number for each
     variable, or none. The certificate proposes these numbers and the level, and the checker proves
-    that the form of `forms.products` is positive semidefinite.
+    that the form of the module is positive semidefinite.
     Hypotheses (checked): training changes no tensor of the steps; all steps are affine, or ReLUs.
     """
 
@@ -54,6 +75,287 @@ class ProductFact(FactLine):
         if form is None or not is_definite(form, proof.engine.definite):
             raise NotProved(f"its multipliers prove no norm from {self.start} to {self.value}")
         return Fact.of(proof.program.shapes[self.value], self.level)
+
+
+MAX_VARIABLES: Final = 1 << 10
+MAX_FACTORS: Final = 1 << 12
+_LARGEST: Final = 1e100
+"""of norms whose squares are formed"""
+_SAFE: Final = 1.0 + 2.0**-20
+_TINY: Final = 2.0**-1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Affine functions rows·v. errors: bounds of the distance of each row from the exact one."""
+
+    rows: Array
+    errors: Array
+
+    @property
+    def lengths(self) -> Array:
+        """Upper bounds of the norms of the exact rows."""
+        return up(lengths_up(self.rows) + self.errors)
+
+    def through(self, link: Link) -> Self:
+        """Return the image under a link. A product errs by γ_n of the product of the magnitudes."""
+        centre, radius = link.entries.ball()
+        if not isinstance(link, Matrix):
+            spread = np.abs(centre) * (self.errors + 2.0**-52 * self.lengths)
+            spread += radius * self.lengths
+            return type(self)(centre[:, None] * self.rows, spread * _SAFE + _TINY)
+        terms = (len(self.rows) + 2) * 2.0**-52
+        spread = np.abs(centre) @ (self.errors + terms * self.lengths) + radius @ self.lengths
+        return type(self)(centre @ self.rows, spread * _SAFE + _TINY)
+
+    def plus(self, other: Self) -> Self:
+        """Return the sum; each entry is rounded once."""
+        spread = self.errors + other.errors + 2.0**-52 * (self.lengths + other.lengths)
+        return type(self)(self.rows + other.rows, spread * _SAFE + _TINY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The variables of the start, or of a ReLU: the entries `chosen` are 2^exponent times them.
+
+    norm: of the whole value. factors: the number of its first factor, z − lo for the start and y
+    for a ReLU. own: the numbers of its variables.
+    """
+
+    chosen: npt.NDArray[np.bool_]
+    own: slice
+    exponent: int
+    norm: float
+    factors: int
+
+    @property
+    def size(self) -> int:
+        """How many entries the value has."""
+        return len(self.chosen)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unfolded:
+    """A region in its variables, of which the first is 1.
+
+    groups: of the start, and of each ReLU in order. stop: the output of the region. factors: the
+    rows of all factors. unsigned: which variables are never negative.
+    """
+
+    groups: tuple[Group, ...]
+    stop: Rows
+    factors: Rows
+    unsigned: npt.NDArray[np.bool_]
+
+    @property
+    def total(self) -> int:
+        """How many variables there are, 1 included."""
+        return int(self.groups[-1].own.stop)
+
+    def inequality(
+        self,
+        level: float,
+        norms: Sequence[float],
+        ties: Sequence[Sequence[float]],
+        places: Sequence[int],
+        cuts: Sequence[float],
+        *,
+        raised: Sequence[float] = (),
+    ) -> tuple[Array, float] | None:
+        """Return the form for these multipliers, and a bound of its distance from the exact form.
+
+        norms, ties, cuts: multipliers of norms, of y(u − y) and of products; the result is None if
+        they do not fit. places: i·K + j stands for the product of the factors i and j of K. raised:
+        empty, or p for 1 and for each entry that is a variable.
+
+        Proof: terms are products of two rows and a multiplier, each of which passes at most `terms`
+        roundings; |fl − exact| ≤ γ·Σ|products|, whose Frobenius norm is at most mass. What level²
+        and the norms say is rounded downwards. A multiplier times a row may underflow, by below
+        2^-1021 in an entry, before it meets a long row. What pp' takes from an entry is a number
+        ≥ 0, of which the lesser of two is without error, whatever p and its products are.
+        """
+        count, lengths = len(self.factors.rows), self.factors.lengths
+        fits = len(norms) == len(self.groups) and len(ties) == len(self.groups) - 1
+        fits = fits and all(len(t) == g.size for t, g in zip(ties, self.groups[1:], strict=True))
+        fits = fits and (not raised or len(raised) == self.total)
+        if not (fits and len(places) == len(cuts) and all(0 <= k < count**2 for k in places)):
+            return None
+        weights = np.zeros((count, count))
+        at_places = np.divmod(np.array(places, dtype=np.int64), count)
+        np.add.at(weights, at_places, np.array(cuts, dtype=np.float64))
+        for group, numbers in zip(self.groups[1:], ties, strict=True):
+            at = group.factors + np.arange(group.size)
+            weights[at, at + 2 * group.size] -= np.array(numbers, dtype=np.float64)
+        diagonal, constant = np.zeros(self.total), Fraction(level) ** 2
+        for group, number in zip(self.groups, norms, strict=True):
+            diagonal[group.own] = np.ldexp(number, 2 * group.exponent)
+            if number:
+                if not group.norm <= _LARGEST:
+                    return None
+                constant -= Fraction(number) * Fraction(group.norm) ** 2
+        diagonal[0] = round_down(constant) if abs(constant) < _LARGEST else -np.inf
+        rows, stop = self.factors.rows, self.stop.rows
+        left, right = weights.any(axis=1), weights.any(axis=0)
+        products = rows[left].T @ (weights[np.ix_(left, right)] @ rows[right])
+        matrix = np.diag(diagonal) - stop.T @ stop - products
+        matrix = 0.5 * (matrix + matrix.T)
+        if raised:
+            pairs = np.outer(self.unsigned, self.unsigned) & ~np.eye(self.total, dtype=np.bool_)
+            p = np.array(raised, dtype=np.float64)
+            for group in self.groups:
+                p[group.own] = np.ldexp(p[group.own], group.exponent)
+            matrix = np.where(pairs, np.minimum(matrix, np.outer(p, p)), matrix)
+        size, errors = np.abs(weights), self.factors.errors
+        length, error = norm_up(stop), norm_up(self.stop.errors)
+        mass = norm_up(diagonal) + length**2 + float(lengths @ size @ lengths)
+        drift = (2.0 * length + error) * error + float(errors @ size @ (lengths + errors))
+        drift += float(lengths @ size @ errors) + _TINY * float(np.sum(lengths))
+        drift *= _SAFE
+        if not (np.isfinite(matrix).all() and math.isfinite(mass) and math.isfinite(drift)):
+            return None
+        terms = 2 * count + len(stop) + 20
+        return matrix, (drift + terms * 2.0**-51 * mass) * _SAFE + _TINY
+
+
+def is_definite(found: tuple[Array, float], proof: Definite) -> bool:
+    """Whether the exact form is proved to be positive semidefinite."""
+    matrix, error = found
+    return is_semidefinite(matrix, error * np.eye(len(matrix)), proof)
+
+
+def unfolded(  # noqa: PLR0917  tables of a proof
+    start: str,
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    facts: Mapping[str, Fact],
+    offsets: Mapping[str, Interval],
+    ties: Sequence[Sequence[float]],
+) -> Unfolded | None:
+    """Return a region in its variables; None if a step is neither affine nor a ReLU, or if there
+    are too many variables.
+
+    facts: of the start, and of the inputs and outputs of ReLUs. offsets: the image of 0 under each
+    affine step. ties: an entry of a ReLU whose multiplier is not 0 always has a variable.
+    """
+    relus = [step for step in steps if step.op == Activation("relu")]
+    if len(relus) != len(ties):
+        return None
+    size = math.prod(shapes[start])
+    chosen = [np.ones(size, dtype=np.bool_)]
+    for step, numbers in zip(relus, ties, strict=True):
+        below = facts[step.inputs[0]].box.broadcast(step.shape)
+        if len(numbers) != below.lo.size:
+            return None
+        is_wide = (below.lo < 0.0) & (below.hi > 0.0)
+        chosen.append(is_wide.ravel() | (np.array(numbers, dtype=np.float64) != 0.0))
+    entries = 1 + 2 * size + sum(3 * len(mask) for mask in chosen[1:])
+    total = 1 + sum(int(np.count_nonzero(mask)) for mask in chosen)
+    if total > MAX_VARIABLES or entries > MAX_FACTORS:
+        return None
+    groups: list[Group] = []
+    first, factor = 1, 1
+    for name, mask in zip([start, *(step.output for step in relus)], chosen, strict=True):
+        norm, stop = facts[name].norm, first + int(np.count_nonzero(mask))
+        exponent = math.frexp(norm)[1] if 0.0 < norm <= _LARGEST else 0
+        groups.append(Group(mask, slice(first, stop), exponent, norm, factor))
+        first, factor = stop, factor + (3 if len(groups) > 1 else 2) * len(mask)
+    z = Rows(_units(groups[0], total), np.zeros(size))
+    values = {start: z}
+    factors = [
+        _constant(np.ones(1), np.zeros(1), total),
+        *_above_ends(z, facts[start], shapes[start]),
+    ]
+    numbered = iter(groups[1:])
+    for step in steps:
+        spend()
+        if step.op == Activation("relu"):
+            u, group = values[step.inputs[0]], next(numbered)
+            y = _rectified(u, facts[step.inputs[0]].box.broadcast(step.shape), group)
+            values[step.output] = y
+            factors += [
+                y,
+                _above_ends(y, facts[step.output], step.shape)[1],
+                y.plus(Rows(-u.rows, u.errors)),
+            ]
+            continue
+        found = _affine(step, values, shapes, offsets, total)
+        if found is None:
+            return None
+        values[step.output] = found
+    rows = Rows(
+        np.concatenate([part.rows for part in factors]),
+        np.concatenate([part.errors for part in factors]),
+    )
+    unsigned = np.ones(total, dtype=np.bool_)
+    unsigned[groups[0].own] = facts[start].box.broadcast(shapes[start]).lo.ravel() >= 0.0
+    return Unfolded(tuple(groups), values[steps[-1].output], rows, unsigned)
+
+
+def _affine(
+    step: Step,
+    values: Mapping[str, Rows],
+    shapes: Mapping[str, Shape],
+    offsets: Mapping[str, Interval],
+    total: int,
+) -> Rows | None:
+    """Return the output of an affine step from its inputs; None for another step."""
+    if isinstance(step.op, Move) and step.inputs[0] in values:
+        return _moved(values[step.inputs[0]], step.op.sources.ravel())
+    is_affine = not step.op.is_function and type(step.op).__name__ not in ORDERINGS
+    edges = edges_of(step, [shapes[name] for name in step.inputs], {}) if is_affine else None
+    if edges is None or any(name not in values for name in step.inputs):
+        return None
+    offset = offsets[step.output].broadcast(step.shape)
+    if not np.isfinite(offset.magnitude()).all():
+        return None
+    centre, radius = offset.ball()
+    found = _constant(centre.ravel(), radius.ravel(), total)
+    for edge, blocks in edges:
+        below, link = values[edge.source[0]], on_run(edge.link, blocks, 1)
+        if link is None:
+            return None
+        found = found.plus(below.through(link))
+    return found
+
+
+def _moved(x: Rows, sources: npt.NDArray[np.int64]) -> Rows:
+    """Return the entries with these numbers, and 0 for −1, exactly."""
+    kept = sources >= 0
+    rows, errors = x.rows[sources], x.errors[sources]
+    return Rows(np.where(kept[:, None], rows, 0.0), np.where(kept, errors, 0.0))
+
+
+def _rectified(u: Rows, box: Interval, group: Group) -> Rows:
+    """Return relu(u): variables, u where u is never negative, and 0 elsewhere."""
+    kept = (box.lo.ravel() >= 0.0) & ~group.chosen
+    rows = np.where(kept[:, None], u.rows, 0.0) + _units(group, u.rows.shape[1])
+    return Rows(rows, np.where(kept, u.errors, 0.0))
+
+
+def _above_ends(x: Rows, fact: Fact, shape: Shape) -> tuple[Rows, Rows]:
+    """Return x − lo and hi − x for the ends of its box; 0 where an end is not finite."""
+    box = fact.box.broadcast(shape)
+    found = []
+    for end, sign in ((box.lo.ravel(), 1.0), (box.hi.ravel(), -1.0)):
+        known = np.isfinite(end)
+        ends = _constant(np.where(known, -sign * end, 0.0), np.zeros(len(end)), x.rows.shape[1])
+        signs = np.where(known, sign, 0.0)
+        found.append(ends.plus(Rows(signs[:, None] * x.rows, np.where(known, x.errors, 0.0))))
+    return found[0], found[1]
+
+
+def _constant(values: Array, errors: Array, total: int) -> Rows:
+    """Return constants with these errors."""
+    rows = np.zeros((len(values), total))
+    rows[:, 0] = values
+    return Rows(rows, errors)
+
+
+def _units(group: Group, total: int) -> Array:
+    """Return the rows of the entries of a value that are variables."""
+    rows = np.zeros((group.size, total))
+    rows[np.flatnonzero(group.chosen), np.arange(total)[group.own]] = 2.0**group.exponent
+    return rows
 
 
 def region_of(

@@ -21,11 +21,11 @@ _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "Add": ("norm_macros.centre",),
     "Concat": ("concat_macros.concat_of_moves", "concat_macros.max_min"),
     "Divide": ("mask_macros.masked_mean", "norm_macros.normalize", "norm_macros.divide_by_norm"),
-    "MatMul": ("attention_macros.attention",),
-    "Move": ("linear_macros.move_of_move",),
+    "MatMul": ("step_macros.attention",),
+    "Move": ("step_macros.move_of_move",),
     "Multiply": ("gates.gate", "norm_macros.normalize"),
     "Scale": ("gates.scale_of_scale",),
-    "Shift": ("linear_macros.bias",),
+    "Shift": ("step_macros.bias",),
     "sqrt": ("norm_macros.length",),
 }
 """The rules by the kind of the last step, or its function, in the order of trial."""

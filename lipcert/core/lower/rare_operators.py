@@ -19,8 +19,8 @@ LAYOUT: Final = Registry("lower", {
     "com.microsoft.FastGelu com.microsoft.Gelu com.microsoft.QuickGelu",
     "repeat_ops": "Expand Tile",
     "resize_ops.resize": "Resize Upsample",
-    "sequences.cut": "SplitToSequence",
-    "sequences.part": "SequenceAt",
+    "selection_ops.cut": "SplitToSequence",
+    "selection_ops.part": "SequenceAt",
     "size_ops.size_of": "Size",
     "stacks.added_blocks": "Col2Im",
 }, spelt)  # fmt: skip

@@ -1,8 +1,13 @@
-"""Lower operators that select, repeat or pad entries along axes other than the batch axis."""
+"""Lower operators that select, repeat or pad entries along axes other than the batch axis.
+
+torch's exporter writes `chunk` and `split` as sequences of the parts of one value, from which later
+nodes take one by its position, unless its optimiser runs.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -105,13 +110,46 @@ def split(call: Call) -> list[Value]:
         if call.version < 18 and size % count:
             raise Unsupported("its parts are not equal")
         sizes = [min(part, size - part * k) for k in range(count)]
-    if len(sizes) != count or min(sizes) < 0 or sum(sizes) != size:
+    if len(sizes) != count:
         raise Unsupported("its parts do not make up the whole")
-    starts = np.cumsum([0, *sizes]).tolist()
-    return [
-        select(call, value, axis, range(start, start + length))
-        for start, length in zip(starts, sizes, strict=False)
-    ]
+    return _parts(call, value, axis, sizes)
+
+
+def _parts(call: Call, value: Value, axis: int, sizes: Sequence[int]) -> list[Value]:
+    """Return parts of these lengths along an axis."""
+    if sum(sizes) != value.shape[axis] or min(sizes, default=0) < 0:
+        raise Unsupported("its parts do not make up the whole")
+    ends = pairwise(accumulate(sizes, initial=0))
+    return [select(call, value, axis, range(*between)) for between in ends]
+
+
+def cut(call: Call) -> list[Value]:
+    """Lower SplitToSequence: parts of given lengths, of one length, or of length 1 each."""
+    value = call.value(0)
+    (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    size, keeps = value.shape[axis], call.integer("keepdims", 1)
+    if not call.has(1):
+        if not keeps:
+            raise Unsupported("keepdims=0 is not supported; squeeze the parts instead")
+        lengths = [1] * size
+    elif call.constant(1).shape:
+        lengths = call.whole(1)
+    else:
+        (chunk,) = call.whole(1)
+        starts = range(0, size, chunk) if chunk > 0 else ()
+        lengths = [min(chunk, size - start) for start in starts]
+    call.sink.sequences[call.node.outputs[0]] = _parts(call, value, axis, lengths)
+    return []
+
+
+def part(call: Call) -> Value:
+    """Lower SequenceAt: return the part at a constant position."""
+    parts, (place,) = call.sink.sequences.get(call.node.inputs[0]), call.whole(1)
+    if parts is None:
+        raise Unsupported("only the parts of a value cut by SplitToSequence are followed")
+    if not -len(parts) <= place < len(parts):
+        raise Unsupported("its position is out of range")
+    return parts[place]
 
 
 def gather(call: Call) -> Value:

@@ -20,7 +20,6 @@ STEPS: Final = Registry("rules", {
     "concat": "Concat",
     "convolution": "Conv",
     "dense": "Dense",
-    "embedding": "Embedding",
     "factors": "BatchNorm PRelu",
     "lengths": "LpPool ReduceLogSumExp ReduceNorm",
     "masks": "Compare MaskedMean",
@@ -29,7 +28,7 @@ STEPS: Final = Registry("rules", {
     "products": "Divide MatMul Multiply",
     "responses": "LocalResponse",
     "scales": "Scale Shift",
-    "selections": "ReduceMax Sort",
+    "selections": "Embedding ReduceMax Sort",
     "softmax": "Softmax",
     "sums": "Add ReduceSum",
 }, "{}Rule".format)  # fmt: skip

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import Line
-from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm, FormPull
@@ -18,10 +17,9 @@ from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT
-from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.core.lines.runs import AffineFact, RunNorm, RunPull
 from lipcert.core.lines.signs import SignPull
-from lipcert.core.lines.slices import SliceFact
-from lipcert.core.lines.stacks import StackNorm, StackPull
+from lipcert.core.lines.stacks import SliceFact, StackNorm, StackPull
 from lipcert.core.lines.steps import (
     InputFact,
     LossPull,

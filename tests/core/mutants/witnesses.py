@@ -19,8 +19,7 @@ from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import NormLine, StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
-from lipcert.core.lines.slices import SliceFact
-from lipcert.core.lines.stacks import StackNorm
+from lipcert.core.lines.stacks import SliceFact, StackNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from tests.core.mutants.networks import Case
