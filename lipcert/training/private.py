@@ -59,6 +59,8 @@ SETTINGS: Final = "lipcert.toml"
 LEDGER: Final = "ledger.jsonl"
 CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
+_LARGEST: Final = 2**25 - 2**16
+"""Bytes, a little less than the largest block of which the GNU C library takes note."""
 UNCERTIFIED: Final = "no_certificate.txt"
 """Contains the reason why a run has no certificate."""
 
@@ -251,7 +253,12 @@ class Private:
 
     def settle(self) -> None:
         """Start watching, after all hooks are installed: only the trained weights may change from
-        now on."""
+        now on.
+
+        A block that is freed at once raises the size from which the C library returns memory; else
+        steps would ask the system for the same pages again and again.
+        """
+        torch.empty(_LARGEST, dtype=torch.uint8)
         self._keep()
         self.guard.begin()
 

@@ -185,21 +185,21 @@ def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Ten
     """
     inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
     own = [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups]
-    norms = torch.stack(own, 1) if len(own) > 1 else own[0].unsqueeze(1)
-    radii = torch.tensor(rule.radii, dtype=norms.dtype, device=norms.device)
-    return factors_of(norms, radii, network.dtype)
+    return factors_of(own, rule.radii, network.dtype)
 
 
-def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
+def factors_of(norms: Sequence[Tensor], radii: Sequence[float], dtype: torch.dtype) -> Tensor:
     """Return min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]
 
-    An example whose gradient is not finite gets 0 in every group. A factor below the normal numbers
-    is imprecise, and becomes 0.
+    norms: of every group, float64 [examples]. An example whose gradient is not finite gets 0 in
+    every group. A factor below the normal numbers is imprecise, and becomes 0.
     """
-    factors = (radii * _SHARE / norms).clamp_max_(1.0).to(dtype)
+    pairs = zip(radii, norms, strict=True)
+    own = [(radius * _SHARE / some).clamp_max_(1.0) for radius, some in pairs]
+    factors = (own[0].unsqueeze(1) if len(own) == 1 else torch.stack(own, 1)).to(dtype)
     counts = factors >= torch.finfo(dtype).tiny  # false where the norm is not finite
-    if counts.shape[1] > 1:
-        counts = counts & (norms.sum(dim=1, keepdim=True) < math.inf)
+    if len(own) > 1:
+        counts = counts & (torch.stack(list(norms)).sum(0) < math.inf).unsqueeze(1)
     return torch.where(counts, factors, 0.0)
 
 
@@ -266,7 +266,7 @@ def weighted(rows: Tensor, factors: Tensor) -> Tensor:
     return total.reshape(moved.shape[1:]).permute(back)
 
 
-def in_parameter(operand: Operand, gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
+def in_parameter(operand: Operand, gradient: Tensor, shape: torch.Size) -> Tensor:
     """Turn the gradient of an operand into that of its parameter: the adjoint of the view."""
     if operand.places is None:
         moved = gradient.reshape(shape)
@@ -417,8 +417,7 @@ class ClippedGradients:
                 if group not in scaled:
                     scaled[group] = cotangent * placed(factors[group], cotangent)
                 own = summed_gradient(network, trained, value, scaled[group])
-            own = own.to(network.dtype)
-            moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
+            moved = in_parameter(operand, own.to(network.dtype), network.parameters[name].shape)
             gradients[name] = gradients[name] + moved if name in gradients else moved
 
 

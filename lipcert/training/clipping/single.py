@@ -132,8 +132,7 @@ class SingleGradients:
             for name in names:
                 square = square.plus(sum_of_squares(found[name]))
             norms = square.upper.sqrt() * OUTWARD
-            radii = torch.full_like(norms, group.grad_norm)
-            factors = factors_of(norms[:, None], radii[:, None], first.dtype)[:, 0]
+            factors = factors_of([norms], [group.grad_norm], first.dtype)[:, 0]
             counts = factors > 0.0
             for name in names:
                 kept = found[name][counts]
