@@ -37,13 +37,11 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.audit.tally import ALL, Family
 from lipcert.audit.trace.spelling import TraceError
-from lipcert.audit.unit_results import Total
+from lipcert.audit.unit_results import ALL, Family, Total
 from lipcert.core.losses.joint import Joint
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.measure import Observed
-from lipcert.graph.ir import EvalLayer
 from lipcert.importer.metadata import eval_notes
 from lipcert.losses import loss_record, parameters
 from lipcert.measure.precision import Precision
@@ -68,6 +66,7 @@ _WORST_FIRST = (
     Verdict.INCONCLUSIVE,
     Verdict.PARTIAL,
 )
+_STATED = ("scope", "mechanism", "neighbours", "reduction")
 _ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})
 _WORDS = {
     Quantity.OUTPUT_NORM: ("LC302", "the norm of"),
@@ -97,10 +96,7 @@ def conclude(
         model_sha256=ready.model.sha256,
         bounds_from=claims.origin,
         modes=_modes(ready),
-        assumptions={
-            **_assumptions(claims),
-            **_mode(kept_in_eval_mode(claims.engine.graph, claims.settings)),
-        },
+        assumptions=_assumptions(claims),
         examples=total.replayed.examples,
         units=len(ready.units),
         units_done=len(total.done),
@@ -143,10 +139,8 @@ def _modes(ready: Ready) -> Modes:
     """Return what was audited."""
     job, identity = ready.job, ready.identity
     data = job.data if ready.data is None else ready.data.source
-    modes = Modes(data, job.trace, job.attack_steps)
-    if identity is None:
-        return modes
-    return replace(modes, data_sha256=identity.sha256, data_sha256_of=identity.of)
+    digest, of = (None, None) if identity is None else (identity.sha256, identity.of)
+    return Modes(data, job.trace, job.attack_steps, digest, of)
 
 
 def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> AuditReport:
@@ -362,22 +356,16 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
     assumed = "ASSUMED, because nothing was stated: " if settings.loss == "auto" else ""
     numbers = [f"{name.replace('_', ' ')} {value}" for name, value in parameters(loss).items()]
     words = [loss_words(loss_record(loss))] if isinstance(loss, Joint) else [loss.kind, *numbers]
+    mode = {}
+    if layers := kept_in_eval_mode(claims.engine.graph, settings):
+        names = first_of([f"{layer.name} ({layer.kind})" for layer in layers], _MOST_NAMES)
+        mode = {"eval mode": f"training keeps {names} in eval mode; the replay does"}
     return {
         "input": " and ".join(domain) or "any",
         "loss": assumed + ", ".join(words),
-        "scope": settings.scope,
-        "mechanism": settings.mechanism,
-        "neighbours": settings.neighbours,
-        "reduction": settings.reduction,
+        **{name: getattr(settings, name) for name in _STATED},
+        **mode,
     }
-
-
-def _mode(layers: tuple[EvalLayer, ...]) -> Mapping[str, str]:
-    """Describe the assumption about layers that compute something else in training mode."""
-    if not layers:
-        return {}
-    names = first_of([f"{layer.name} ({layer.kind})" for layer in layers], _MOST_NAMES)
-    return {"eval mode": f"training keeps {names} in eval mode; the replay does"}
 
 
 def _usefulness(ready: Ready) -> Usefulness | None:

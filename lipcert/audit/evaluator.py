@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.bounds import Claims
-from lipcert.audit.tally import ALL, Family
+from lipcert.audit.unit_results import ALL, Family
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.arithmetic import Arithmetic

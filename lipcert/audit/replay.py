@@ -22,13 +22,11 @@ from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims
 from lipcert.audit.evaluator import Bench, Norms, clip_of, scale_of
-from lipcert.audit.job import Kind, Unit
+from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tally
-from lipcert.audit.unit_results import UnitResult
+from lipcert.audit.unit_results import ALL, FAMILIES, Family, Findings, Places, Tally, UnitResult
 from lipcert.audit.weight_norms import MODEL, ReplayWeights, replay_weights
-from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.admissibility import outside, settled
 from lipcert.gradient_stats.examples import Examples, Readable, checked_labels
 from lipcert.measure.measured import Decision, decide
@@ -63,34 +61,21 @@ class _Outsiders:
 
 
 class Replayer:
-    """Replays examples at one set of weights.
+    """Replays examples at one set of weights, with the arithmetic of a job.
 
-    weights: of the parameters by name; None for those of the file. name: of the weights, for
-    reports. judges: False if the bounds do not apply to these weights: norms are measured, and not
-    compared with bounds. micro_batch: how many examples are evaluated at once.
+    name: of the weights, for reports. If the bounds do not apply to them, norms are measured, and
+    not compared with bounds.
     """
 
-    def __init__(
-        self,
-        claims: Claims,
-        precision: Precision,
-        device: torch.device,
-        weights: Mapping[str, FloatArray] | None = None,
-        *,
-        name: str = "model",
-        judges: bool = True,
-        micro_batch: int = 128,
-        watch_values: bool = True,
-    ) -> None:
-        self._claims = claims
-        self._name = name
-        self._judges = judges
-        self._micro_batch = micro_batch
-        self._bounds = _bounds_of(claims) if judges else {family: {} for family in FAMILIES}
-        self._caps = {Family.GRADIENT: clip_of(claims)}
+    def __init__(self, job: Job, at: ReplayWeights, name: str) -> None:
+        self._claims, self._judges, self._name = at.claims, at.admissible, name
+        self._micro_batch = job.micro_batch
+        self._bounds = _bounds_of(at.claims) if at.admissible else {f: {} for f in FAMILIES}
+        self._caps = {Family.GRADIENT: clip_of(at.claims)}
+        device, watched = torch.device(job.device), job.watch_values
         self.benches = [
-            Bench(claims, wanted, device, weights, watch_values=watch_values)
-            for wanted in dict.fromkeys((precision, Precision.FLOAT64))
+            Bench(at.claims, wanted, device, at.weights, watch_values=watched)
+            for wanted in dict.fromkeys((job.precision, Precision.FLOAT64))
         ]
 
     def replay(self, examples: Readable, start: int, stop: int | None) -> Findings:
@@ -245,7 +230,7 @@ def speed_of(ready: Ready) -> float | None:
 def _recent_replayer(ready: Ready, weights: str) -> Replayer:
     """Return the replayer of these weights; it is kept, since units of the same weights follow one
     another."""
-    return _replayer(ready, _replay_weights(ready, weights), weights)
+    return Replayer(ready.job, _replay_weights(ready, weights), weights)
 
 
 def _replay_weights(ready: Ready, weights: str) -> ReplayWeights:
@@ -275,19 +260,5 @@ def _attacked(ready: Ready, unit: Unit, observe: Progress | None) -> Iterator[Fi
     for number, proposal in enumerate(found, start=1):
         moved = proposal.weights
         at = given if moved is None else replay_weights(ready.claims, moved)
-        replayer = _replayer(ready, at, f"attack {number} from {unit.weights}")
+        replayer = Replayer(ready.job, at, f"attack {number} from {unit.weights}")
         yield replayer.replay(proposal.examples, 0, len(proposal.examples))
-
-
-def _replayer(ready: Ready, at: ReplayWeights, name: str) -> Replayer:
-    job = ready.job
-    return Replayer(
-        at.claims,
-        job.precision,
-        torch.device(job.device),
-        at.weights,
-        name=name,
-        judges=at.admissible,
-        micro_batch=job.micro_batch,
-        watch_values=job.watch_values,
-    )

@@ -14,7 +14,6 @@ from lipcert.audit.records import (
     BINS_PER_OCTAVE,
     AuditReport,
     CheckReport,
-    ExampleReference,
     GroupAudit,
     Modes,
     Quantity,
@@ -45,29 +44,50 @@ _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
 _LOWEST_OCTAVE: Final = -10
 """The lowest octave of norms over bounds; smaller ones are counted in it."""
+
+
+def _beside(item: GroupAudit | ValueAudit) -> tuple[str, ...]:
+    """Return the bound, what was observed and, of a group, what was attacked."""
+    if isinstance(item, ValueAudit):
+        return beside(item.bound, item.max_observed)
+    return beside(item.grad_norm_bound, item.max_observed, item.max_attacked)
+
+
+def _noticed(group: GroupAudit) -> str:
+    factor = group.detectable_error_factor
+    return measured(None) if factor is None else at_most(factor, 3)
+
+
+def _reference(item: GroupAudit | ValueAudit) -> str:
+    example = item.worst_example
+    return "" if example is None else f"{example.index} at {example.weights}"
+
+
+_BOUND: Final = doc.Column("bound", True, cell=lambda item: _beside(item)[0])
+_OBSERVED: Final = doc.Column("observed", True, cell=lambda item: _beside(item)[1])
+_TIGHTNESS: Final = doc.Column("tightness", True, cell=lambda item: share_text(item.tightness))
 _UNSETTLED: Final = (
-    doc.Column("undecided", True, rank=4, optional=True),
-    doc.Column("worst example", least=16, rank=6, optional=True),
+    doc.Column("violations", True, cell=lambda item: f"{item.violations:,}"),
+    doc.Column("undecided", True, rank=4, optional=True, cell=lambda item: f"{item.undecided:,}"),
+    doc.Column("worst example", least=16, rank=6, optional=True, cell=_reference),
 )
 _GROUP_COLUMNS: Final = (
-    doc.Column("group", least=16),
-    doc.Column("dimension", True, rank=5),
-    doc.Column("bound", True),
-    doc.Column("observed", True),
-    doc.Column("attacked", True, rank=2, optional=True),
-    doc.Column("tightness", True),
-    doc.Column("error noticed", True, rank=3),
-    doc.Column("violations", True),
+    doc.Column("group", least=16, cell=lambda group: group.name),
+    doc.Column("dimension", True, rank=5, cell=lambda group: f"{group.dimension:,}"),
+    _BOUND,
+    _OBSERVED,
+    doc.Column("attacked", True, rank=2, optional=True, cell=lambda group: _beside(group)[2]),
+    _TIGHTNESS,
+    doc.Column("error noticed", True, rank=3, cell=_noticed),
     *_UNSETTLED,
 )
 _VALUE_COLUMNS: Final = (
-    doc.Column("value", least=16),
-    doc.Column("node", least=16, rank=5),
-    doc.Column("quantity"),
-    doc.Column("bound", True),
-    doc.Column("observed", True),
-    doc.Column("tightness", True),
-    doc.Column("violations", True),
+    doc.Column("value", least=16, cell=lambda value: value.value),
+    doc.Column("node", least=16, rank=5, cell=lambda value: value.node or "input"),
+    doc.Column("quantity", cell=lambda value: QUANTITIES[value.quantity].title),
+    _BOUND,
+    _OBSERVED,
+    _TIGHTNESS,
     *_UNSETTLED,
 )
 _ERROR_NOTICED: Final = (
@@ -118,9 +138,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             ("Findings", doc.Findings(lines).first(most), more),
             (
                 "Groups: the largest gradient norm of one example against its bound",
-                doc.table(
-                    _GROUP_COLUMNS, list(map(_group, groups)), len(report.groups) - len(groups)
-                ),
+                doc.tabled(_GROUP_COLUMNS, groups, len(report.groups) - len(groups)),
                 doc.Statements.of([_ERROR_NOTICED] if groups else []),
             ),
             (
@@ -136,9 +154,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             ("Observed norms over their bounds, example by example", _histogram(report)),
             (
                 "Inside the network: the bounds that were reached the furthest",
-                doc.table(
-                    _VALUE_COLUMNS, list(map(_value, values)), len(report.values) - len(values)
-                ),
+                doc.tabled(_VALUE_COLUMNS, values, len(report.values) - len(values)),
                 doc.Statements.of([_GRADIENT_NORM] if report.values else []),
             ),
             ("Checks", doc.Statements(tuple(map(_check, checks)))),
@@ -163,39 +179,6 @@ def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]
     bad = sum(value.violations > 0 or value.undecided > 0 for value in report.values)
     ranked = sorted(report.values, key=rank)
     return ranked[: min(most, bad + _TIGHTEST)]
-
-
-def _group(group: GroupAudit) -> tuple[str, ...]:
-    """Return a group's name, dimension, bound, measurements, and what is not settled."""
-    norms = (group.max_observed, group.max_attacked)
-    factor = group.detectable_error_factor
-    return (
-        group.name,
-        f"{group.dimension:,}",
-        *beside(group.grad_norm_bound, *norms),
-        share_text(group.tightness),
-        measured(None) if factor is None else at_most(factor, 3),
-        f"{group.violations:,}",
-        f"{group.undecided:,}",
-        _reference(group.worst_example),
-    )
-
-
-def _value(value: ValueAudit) -> tuple[str, ...]:
-    return (
-        value.value,
-        value.node or "input",
-        QUANTITIES[value.quantity].title,
-        *beside(value.bound, value.max_observed),
-        share_text(value.tightness),
-        f"{value.violations:,}",
-        f"{value.undecided:,}",
-        _reference(value.worst_example),
-    )
-
-
-def _reference(example: ExampleReference | None) -> str:
-    return "" if example is None else f"{example.index} at {example.weights}"
 
 
 def _bar(group: GroupAudit, share: float) -> doc.Bar:

@@ -46,11 +46,11 @@ _VERDICTS: Final[Mapping[str, tuple[doc.Tone, str]]] = {
     "invalid": (doc.Tone.BAD, "invalid: a claim does not follow"),
 }
 _GROUPS: Final = (
-    doc.Column("group", least=16),
-    doc.Column("dimension", True),
-    doc.Column("G", True),
-    doc.Column("Δ", True),
-    doc.Column("noise std", True),
+    doc.Column("group", least=16, cell=lambda group: group.name),
+    doc.Column("dimension", True, cell=lambda group: f"{group.dimension:,}"),
+    doc.Column("G", True, cell=lambda group: group.grad_norm),
+    doc.Column("Δ", True, cell=lambda group: group.sensitivity),
+    doc.Column("noise std", True, cell=lambda group: group.noise_std),
 )
 _VALUES: Final = (
     doc.Column("value"),
@@ -177,11 +177,8 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
             "This report does not include a check of this certificate: `lipcert check` makes one."
         )
         answers.insert(0, doc.Answer(text, doc.Tone.OPEN))
-    groups = [
-        (item.name, f"{item.dimension:,}", item.grad_norm, item.sensitivity, item.noise_std)
-        for item in certificate.groups
-    ]
-    values, said = list(claimed_values(certificate)), texts(certificate.assumptions)
+    groups, values = certificate.groups, list(claimed_values(certificate))
+    said = texts(certificate.assumptions)
     return doc.Document(
         "LipCert certificate",
         tuple(answers),
@@ -196,7 +193,7 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
                 ),
             ),
             ("Claims", doc.Statements.of(_bounds(certificate))),
-            ("Groups", doc.table(_GROUPS, groups[:most], len(groups[most:]))),
+            ("Groups", doc.tabled(_GROUPS, groups[:most], len(groups[most:]))),
             ("Values", doc.table(_VALUES, values[:most], len(values[most:]))),
         ),
         word="CLAIMED",

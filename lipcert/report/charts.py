@@ -64,6 +64,12 @@ class LineChart:
     x_low: float = 0.0
 
     @property
+    def frame(self) -> Mapping[str, float]:
+        """The size of the image, and the edges of the chart in it."""
+        edges = {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM}
+        return {"width": WIDTH, "height": HEIGHT, **edges}
+
+    @property
     def marks(self) -> Points:
         """The bounds that have a mark; none if there are many."""
         return self.bound if len(self.bound) <= _MOST_MARKS else ()

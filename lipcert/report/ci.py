@@ -30,8 +30,8 @@ from urllib.parse import quote
 
 from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.report.document import Statement, Statements, Tone
+from lipcert.report.html import templates
 from lipcert.report.json import JsonObject, dump
-from lipcert.report.markup import templates
 from lipcert.settings.gates import GateOutcome, GateResult
 from lipcert.text.numbers import at_most, counted, rounded_up
 from lipcert.text.safe import safe, shortened

@@ -298,9 +298,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int
     )
 
 
-def tabled(columns: Sequence[Column], items: Iterable[object]) -> Table:
+def tabled(columns: Sequence[Column], items: Iterable[object], hidden: int = 0) -> Table:
     """Return a table with a row for each item."""
-    return table(columns, [[column.cell(item) for column in columns] for item in items])
+    return table(columns, [[column.cell(item) for column in columns] for item in items], hidden)
 
 
 def csv_text(titles: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:

@@ -1,24 +1,48 @@
 """HTML: documents as one self-contained file, without network access or scripts.
 
-The file contains the data of the documents as JSON. Equal documents give equal bytes.
+The file contains the data of the documents as JSON. Equal documents give equal bytes. The
+environment of the templates, not their author, makes every text safe and escapes it.
 """
 
-import json
-from collections.abc import Sequence
-from functools import cache, partial
-from typing import Final
+from __future__ import annotations
 
-from jinja2 import Template
+import json
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from lipcert.report import charts
 from lipcert.report.document import Cell, Document, Figure, Part, Statements, cell_text
 from lipcert.report.json import JsonObject
-from lipcert.report.markup import templates
 from lipcert.text.numbers import bar, measured
+from lipcert.text.safe import safe
 from lipcert.version import __version__
 
+if TYPE_CHECKING:
+    from lipcert.report.charts import LineChart
+
 _DIGITS: Final = 5
+
+
+def templates(**filters: Callable[..., Any]) -> Environment:
+    """Return the templates of this package, with further filters."""
+    found = Environment(
+        loader=PackageLoader("lipcert.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_made_safe,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= filters
+    return found
+
+
+def _made_safe(value: object) -> object:
+    """Make plain strings safe; finished markup comes from templates only."""
+    return safe(value) if type(value) is str else value
 
 
 def page_html(facts: Statements, documents: Sequence[Document], data: JsonObject) -> str:
@@ -52,20 +76,17 @@ def _drawn(item: Figure) -> Markup:
     return Markup(svg(item.chart, item.key, item.title, item.description))
 
 
-def svg(chart: charts.LineChart, key: str, title: str, description: str) -> str:
+def svg(chart: LineChart, key: str, title: str, description: str) -> str:
     """Return a chart as an image with a name and a description; `key` is unique on its page."""
     across, vertical = chart.axes
-    places = {name: getattr(charts, name.upper()) for name in ("left", "right", "top", "bottom")}
     return _template("chart.svg.jinja").render(
-        places,
+        chart.frame,
         chart=chart,
         across=across,
         vertical=vertical,
         key=key,
         title=title,
         description=description,
-        width=charts.WIDTH,
-        height=charts.HEIGHT,
     )
 
 

@@ -37,7 +37,8 @@ _LEVELS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 def text(document: doc.Document, *, width: int, color: bool) -> str:
     """Return the whole document, in this many columns."""
-    console = _canvas(width, color)
+    written = io.StringIO()
+    console = _canvas(written, width, color)
     for answer in document.answers:
         console.print(Text(safe(answer.text), _STYLES[answer.tone]))
     _print(console, document.facts)
@@ -47,13 +48,14 @@ def text(document: doc.Document, *, width: int, color: bool) -> str:
             console.print(Text(safe(section.title), "bold"))
         for part in section.parts:
             _print(console, part)
-    return _written(console)
+    lines = (_COMMAND.sub(r"\1\\x3a:", line.rstrip()) for line in written.getvalue().splitlines())
+    return "\n".join(lines).strip("\n") + "\n"
 
 
-def _canvas(width: int, color: bool) -> Console:
+def _canvas(file: io.StringIO, width: int, color: bool) -> Console:
     """Return a console that writes into memory and interprets no markup."""
     return Console(
-        file=io.StringIO(),
+        file=file,
         width=max(width, 40),
         force_terminal=color,
         color_system="standard" if color else None,
@@ -63,15 +65,6 @@ def _canvas(width: int, color: bool) -> Console:
         highlight=False,
         legacy_windows=False,
     )
-
-
-def _written(console: Console) -> str:
-    """Return what was written, without trailing blanks."""
-    written = console.file
-    if not isinstance(written, io.StringIO):
-        raise TypeError("the console does not write into memory")
-    lines = (_COMMAND.sub(r"\1\\x3a:", line.rstrip()) for line in written.getvalue().splitlines())
-    return "\n".join(lines).strip("\n") + "\n"
 
 
 def _print(console: Console, part: doc.Part) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 
 from rich import filesize
 
-from lipcert.audit.trace.reading import Trace, Verification, declared_members
+from lipcert.audit.trace.reading import Trace, Verification
 from lipcert.audit.trace.records import Arithmetic, Close, Event, Manifest, Resume, Start, Step
-from lipcert.audit.trace.spelling import spelled_number
+from lipcert.audit.trace.spelling import MEMBERS, spelled_number
 from lipcert.report.document import Answer, Document, Statements, Tone
 from lipcert.report.json import JsonObject, dump
 from lipcert.text.numbers import counted
@@ -177,7 +177,7 @@ def summary_json(path: str, summary: TraceSummary) -> str:
             "model_sha256": manifest.model_sha256,
             "parameters": {name: list(shape) for name, shape in manifest.parameters.items()},
             "buffers": {name: list(shape) for name, shape in manifest.buffers.items()},
-            "declared": declared_members(manifest.declaration),
+            "declared": MEMBERS.write(manifest.declaration),
             "versions": dict(manifest.versions),
             "redacted": manifest.redaction is not None,
         }
@@ -331,7 +331,7 @@ def _model_text(summary: TraceSummary) -> str:
 
 
 def _declared_rows(summary: TraceSummary) -> Rows:
-    declared = declared_members(summary.manifest.declaration)
+    declared = MEMBERS.write(summary.manifest.declaration)
     rows: Rows = [
         ("", f"{name}: {value if isinstance(value, str | int | float) else _short(value)}")
         for name, value in declared.items()

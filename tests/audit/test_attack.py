@@ -13,8 +13,7 @@ from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weights import WeightSet
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
-from lipcert.audit.replay import Replayer
-from lipcert.audit.tally import Family
+from lipcert.audit.unit_results import Family
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.graph.geometry import Window
@@ -23,10 +22,11 @@ from lipcert.measure.lowering import lowered
 from lipcert.measure.precision import Precision
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
+from tests.audit.test_replay import replayer
 from tests.measure.lowering.cases import CASES
 from tests.models.shipped import path_of
 from tests.networks import chain, dag, reshaped, trained
-from tests.ops import Activation, Conv, Dense, Scale, Sort
+from tests.ops import Activation, Conv, Dense, Scale
 from tests.written import model_of
 
 CPU = torch.device("cpu")
@@ -41,10 +41,10 @@ def attacked(run: Claims, start: Examples | None = None, steps: int = 15, **opti
 
 def replayed(run: Claims, steps: int) -> dict[str, float]:
     """How much of the bound of each group an attack reaches; none is exceeded."""
-    replayer = Replayer(run, Precision.FLOAT64, CPU)
+    exact = replayer(run, Precision.FLOAT64)
     found = dict.fromkeys((group.name for group in run.groups), 0.0)
     for proposal in attacked(run, random_examples(run, 16), steps):
-        tallies = replayer.replay(proposal.examples, 0, None).tallies[Family.GRADIENT]
+        tallies = exact.replay(proposal.examples, 0, None).tallies[Family.GRADIENT]
         assert not any(tally.violations for tally in tallies.values())
         found = {name: max(share, tallies[name].share) for name, share in found.items()}
     return found
@@ -58,10 +58,6 @@ def largest(run: Claims, examples: Examples, weights=None):
     """By the field itself, whose norms `test_norms` holds against plain autograd."""
     field = Field(run, weights, CPU, torch.float64)
     return field.norms(examples.x.astype(np.float64), examples.y).max(axis=1)
-
-
-def orthogonal(rows: int, columns: int):
-    return np.linalg.qr(RNG.standard_normal((max(rows, columns),) * 2))[0][:rows, :columns]
 
 
 @pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
@@ -124,23 +120,6 @@ def test_a_regression_leaves_no_gap():
     exact = 2.0 * (np.linalg.norm(weight, 2) * 2.0 + 1.5) * 2.0
     (found,) = attacked(run, steps=30)
     assert 0.99 * exact <= largest(run, found.examples)[0] <= exact * (1.0 + 1e-6)
-
-
-def test_an_orthogonal_network():
-    """The gap of the logits is at most √2·R for sorted vectors: reached, as its slope is sorted."""
-    slope = np.sort(RNG.standard_normal(8))
-    slope /= np.linalg.norm(slope)
-    other = RNG.standard_normal(8)
-    other -= (other @ slope) * slope
-    other /= np.linalg.norm(other)
-    classes = np.stack([other - slope, other + slope]) / np.sqrt(2.0)
-    hidden = Dense(trained("first.w", orthogonal(8, 8)))
-    graph = chain((8,), hidden, Sort(0), Dense(trained("last.w", classes)))
-    run = claimed(graph, input_norm=1.5)
-    exact = np.sqrt(2.0) * 1.5 / (1.0 + np.exp(-np.sqrt(2.0) * 1.5))
-    (found,) = attacked(run, steps=30)
-    assert np.all(largest(run, found.examples)[:2] >= 0.99 * exact)
-    assert np.all(largest(run, found.examples)[:2] <= (1.0 + 1e-6) * exact)
 
 
 def test_the_gradient_that_is_released_is_attacked():
@@ -363,12 +342,12 @@ def test_a_bound_that_is_too_small_is_found(name, group, factor):
         ),
     )
     data = digits(run)
-    replayer = Replayer(faulty, Precision.FLOAT64, CPU, None, watch_values=False)
+    exact = replayer(faulty, Precision.FLOAT64, watch_values=False)
     (found,) = attacked(faulty, Examples(data.x[:32], data.y[:32], "digits"), steps=30)
     violations = [
         {
             g: tally.violations
-            for g, tally in replayer.replay(e, 0, len(e)).tallies[Family.GRADIENT].items()
+            for g, tally in exact.replay(e, 0, len(e)).tallies[Family.GRADIENT].items()
         }
         for e in (data, found.examples)
     ]

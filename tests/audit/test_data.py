@@ -11,16 +11,14 @@ from torch.utils.data import IterableDataset
 from lipcert.audit.job import Job
 from lipcert.audit.prepared_job import prepare
 from lipcert.audit.records import AuditReport, Modes, Verdict
-from lipcert.audit.replay import Replayer
 from lipcert.audit.run import audit
-from lipcert.audit.tally import Family
+from lipcert.audit.unit_results import Family
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
-from lipcert.measure.precision import Precision
 from lipcert.report.audit_json import audit_document, audit_from_document
 from lipcert.settings.settings import Settings
 from tests.audit.test_named_examples import audited as audited_run
-from tests.audit.test_replay import CPU, claims, examples
+from tests.audit.test_replay import claims, examples, replayer
 from tests.models.shipped import path_of
 
 MODEL = path_of("digits_mlp")
@@ -95,8 +93,7 @@ def test_a_micro_batch_is_all_that_a_replay_holds(stop: int | None) -> None:
             asked.append((start, stop))
             return DATA.read(start, stop)
 
-    replayer = Replayer(claims("digits_mlp"), Precision.FLOAT32, CPU, micro_batch=8)
-    found = replayer.replay(Counted(), 3, stop)  # type: ignore[arg-type]
+    found = replayer(claims("digits_mlp"), micro_batch=8).replay(Counted(), 3, stop)  # type: ignore[arg-type]
     assert found.examples == COUNT - 3
     assert {tally.examples for tally in found.tallies[Family.GRADIENT].values()} == {COUNT - 3}
     assert max(stop - start for start, stop in asked) == 8

@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -126,7 +127,7 @@ def audited(way: str, edit: Edit, folder: Path, data: Examples | None = None) ->
     edit(some)
     trace = ready.recorded.trace
     shutil.copytree(trace.folder, folder, ignore=shutil.ignore_patterns(steps_name(0)))
-    with TraceWriter(folder, trace.manifest) as writer:
+    with closing(TraceWriter(folder, trace.manifest)) as writer:
 
         def blob(tensors: Tensors) -> Blob | None:
             kept = {name: stored(np.float32(x)) for name, x in tensors.items()}

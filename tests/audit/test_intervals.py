@@ -11,8 +11,7 @@ import torch
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.evaluator import Bench, scale_of
-from lipcert.audit.replay import Replayer
-from lipcert.audit.tally import ALL, Family, Tallies
+from lipcert.audit.unit_results import ALL, Family, Tallies
 from lipcert.core import program
 from lipcert.core.losses.base import Loss
 from lipcert.gradient_stats.examples import Examples
@@ -23,6 +22,7 @@ from lipcert.measure.lowering import lowered
 from lipcert.measure.precision import Precision
 from lipcert.privacy.noise import Group
 from lipcert.settings.settings import Settings
+from tests.audit.test_replay import replayer
 from tests.measure.gradient_norms.oracle import network_of, truth
 from tests.networks import (
     chain,
@@ -64,7 +64,7 @@ def random_inputs(shape: tuple[int, ...], count: int, generator: torch.Generator
 
 def replayed(claims: Claims, x: Any, y: Any, precision: Precision) -> Tallies:
     examples = Examples(np.asarray(x), np.asarray(y), "test")
-    found = Replayer(claims, precision, CPU).replay(examples, 0, len(examples))
+    found = replayer(claims, precision).replay(examples, 0, len(examples))
     assert found.checks == ()
     return found.tallies
 
@@ -292,8 +292,8 @@ def test_gradients_that_cancel_are_within_a_bound_of_zero(watch_values: bool) ->
     examples = Examples(sphere(64, 1.9), np.arange(64) % 3, "test")
     bent = {"a": np.eye(6), "b": np.tile(row, (3, 1)) + 1e-9 * np.eye(3, 6)}
     for weights, expected in ((None, set()), (bent, {(Family.GRADIENT, "a")})):
-        replayer = Replayer(claims, SINGLE, CPU, weights, watch_values=watch_values)
-        found = replayer.replay(examples, 0, 64).tallies
+        again = replayer(claims, SINGLE, weights, watch_values=watch_values)
+        found = again.replay(examples, 0, 64).tallies
         assert found[Family.GRADIENT]["a"].recomputed == 64
         gradients = {item for item in violated(found) if item[0] is Family.GRADIENT}
         assert gradients - {(Family.GRADIENT, "b")} == expected

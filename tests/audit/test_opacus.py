@@ -180,18 +180,6 @@ def test_the_recorder_must_know_its_rank(tmp_path: Path) -> None:
         attach_opacus(recorder, optimizer)
 
 
-def test_sharded_parameters_are_refused(tmp_path: Path) -> None:
-    from opacus.optimizers import FSDPOptimizerFastGradientClipping
-
-    model, optimizer, _ = private()
-    optimizer.__class__ = FSDPOptimizerFastGradientClipping
-    with (
-        lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder,
-        pytest.raises(UsageError, match="parameters are sharded over processes"),
-    ):
-        attach_opacus(recorder, optimizer)
-
-
 def test_ghost_clipping_that_adapts_is_refused_at_its_first_step(tmp_path: Path) -> None:
     from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 
@@ -242,13 +230,6 @@ def audit_of_steps(folder: Path, steps: int) -> AuditReport:
 
 
 @pytest.mark.nightly
-def test_a_run_that_stopped_early_is_one_of_the_steps_that_ran(tmp_path: Path) -> None:
-    part_of_a_run(tmp_path / "t", 7, 7)
-    assert audit_of_steps(tmp_path / "t", 7).verdict is Verdict.PASS
-    assert audit_of_steps(tmp_path / "t", STEPS).verdict is Verdict.PARTIAL
-
-
-@pytest.mark.nightly
 def test_a_resumed_run_is_one_run(tmp_path: Path) -> None:
     saved, _ = part_of_a_run(tmp_path / "t", 6, 6)
     _, counted = part_of_a_run(tmp_path / "t", 4, 0, seed=9, checkpoint=saved)
@@ -266,13 +247,6 @@ def test_steps_done_again_from_an_older_checkpoint_are_counted(tmp_path: Path) -
     assert codes(report) == "LC311"
     assert "13 steps were recorded, but 10 were accounted for" in report.reasons[0]
     assert audit_of_steps(tmp_path / "t", 13).verdict is Verdict.PASS
-
-
-@pytest.mark.nightly
-def test_a_resumed_run_of_the_same_seed_is_found(tmp_path: Path) -> None:
-    saved, _ = part_of_a_run(tmp_path / "t", 6, 6)
-    part_of_a_run(tmp_path / "t", 4, 0, checkpoint=saved)
-    assert "LC315" in codes(audit_of_steps(tmp_path / "t", STEPS))
 
 
 def train_two_epochs(model: nn.Module, optimizer: Any, loader: Any) -> None:

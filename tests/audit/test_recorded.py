@@ -4,6 +4,7 @@ Traces are written by the torch-free writer, so that any shape of a trace can be
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def trace_of(
     held = {} if buffers is None else {name: item.shape for name, item in buffers.items()}
     for rank in range(ranks):
         manifest = Manifest({}, ranks, shapes, held)
-        with TraceWriter(folder, manifest, rank) as writer:
+        with closing(TraceWriter(folder, manifest, rank)) as writer:
             for number, weights in enumerate(sets):
                 named = {**weights, **(buffers or {})}
                 blob = writer.store({name: stored(item) for name, item in named.items()})

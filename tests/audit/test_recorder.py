@@ -125,26 +125,6 @@ def test_what_was_recorded_is_what_happened(tmp_path: Path) -> None:
     assert [step.has_detail for step in steps] == [True, False, False, True, False]
 
 
-def test_recorded_weights_give_the_recorded_losses_and_gradients(tmp_path: Path) -> None:
-    """Before the step: loaded into a new network, with Dropout left out of both."""
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    optimizer = torch.optim.SGD(model.parameters(), 0.3)
-    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1, store_data=True) as recorder:
-        train(model, optimizer, recorder.wrap_loss(nn.CrossEntropyLoss()), 3, recorder)
-    steps = list(read_trace(tmp_path / "t").steps())
-    for step, after in zip(steps, [*steps[1:], None], strict=True):
-        weights = {k: torch.tensor(v) for k, v in step.weights_before.tensors().items()}
-        model.load_state_dict(weights)
-        tensors = step.batches[0].tensors.tensors()
-        loss = cross_entropy(model(torch.tensor(tensors["input"])), torch.tensor(tensors["labels"]))
-        assert step.batches[0].loss == float(loss)
-        gradient = step.gradients.applied.tensors()
-        moved = {k: w - 0.3 * torch.tensor(gradient[k]) for k, w in weights.items()}
-        found = step.weights_after.tensors()
-        assert all(np.allclose(found[k], moved[k].numpy(), atol=1e-6) for k in moved)
-        assert after is None or after.weights_before == step.weights_after
-
-
 def test_accumulated_gradients_are_several_batches(tmp_path: Path) -> None:
     trained(tmp_path / "t", passes=3, every=2, store_data=True)
     for step in read_trace(tmp_path / "t").steps():

@@ -1,7 +1,9 @@
 """Replays against plain autograd in float64, one example at a time, and their judgement."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ import torch
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.evaluator import Bench
+from lipcert.audit.job import Job
 from lipcert.audit.replay import Replayer
-from lipcert.audit.tally import ALL, Family, Findings
+from lipcert.audit.unit_results import ALL, Family, Findings
+from lipcert.audit.weight_norms import ReplayWeights
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import parameters_of
@@ -35,15 +39,24 @@ def examples(name: str, count: int = COUNT) -> Examples:
     return Examples(split.images.numpy()[:count], split.labels.numpy()[:count], "digits")
 
 
+def replayer(
+    wanted: Claims,
+    precision: Precision = Precision.FLOAT32,
+    weights: Mapping[str, np.ndarray] | None = None,
+    **options: Any,
+) -> Replayer:
+    job = Job("m.onnx", DEFAULTS, data="d.npz", precision=precision, **options)
+    return Replayer(job, ReplayWeights(weights, wanted, admissible=True), "model")
+
+
 def replayed(
     wanted: Claims,
     data: Examples,
     precision: Precision = Precision.FLOAT32,
     start: int = 0,
-    **options: object,
+    **options: int,
 ) -> Findings:
-    replayer = Replayer(wanted, precision, CPU, **options)  # type: ignore[arg-type]
-    return replayer.replay(data, start, len(data))
+    return replayer(wanted, precision, **options).replay(data, start, len(data))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -148,7 +161,7 @@ def test_what_is_not_finite_in_float64_is_a_violation() -> None:
         name: 1e200 * numbers for name, numbers in parameters_of(wanted.engine.graph).items()
     }
     for precision in (Precision.FLOAT32, Precision.FLOAT64):
-        found = Replayer(wanted, precision, CPU, weights).replay(data, 0, len(data))
+        found = replayer(wanted, precision, weights).replay(data, 0, len(data))
         tallies = found.tallies[Family.GRADIENT].values()
         assert any(tally.violations == 4 for tally in tallies)
 
@@ -177,41 +190,6 @@ def test_a_violation_that_float64_does_not_confirm_is_none() -> None:
 
 def _violations(found: Findings) -> int:
     return sum(tally.violations for names in found.tallies.values() for tally in names.values())
-
-
-def test_a_clip_of_gradients_is_never_exceeded_and_always_told() -> None:
-    wanted = claims("digits_mlp", Settings(mechanism="gradient-clipping", clip_norm=0.5))
-    found = replayed(wanted, examples("digits_mlp"))
-    (tally,) = found.tallies[Family.GRADIENT].values()
-    assert (tally.violations, tally.undecided) == (0, 0)
-    assert tally.max_observed == pytest.approx(0.5)
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        Settings(mechanism="backprop-clipping", input_clip=1.0, cotangent_clip=0.1),
-        Settings(loss="mae"),
-        Settings(loss="kr"),
-    ],
-    ids=["backprop-clipping", "mae", "kr"],
-)
-@pytest.mark.parametrize("name", ["digits_mlp", "digits_lipschitz_cnn"])
-def test_bounds_that_are_attained_by_construction_hold(name: str, settings: Settings) -> None:
-    """Clips and losses of constant slope reach their bounds exactly; that is no doubt."""
-    wanted, data = claims(name, settings), examples(name)
-    if settings.loss == "mae":
-        data = replace(data, y=np.zeros((COUNT, 10)))
-    found = replayed(wanted, data)
-    undecided = {
-        value: tally.undecided
-        for names in found.tallies.values()
-        for value, tally in names.items()
-        if tally.undecided
-    }
-    assert undecided == {}
-    assert not _violations(found)
 
 
 def test_examples_on_the_border_of_the_domain() -> None:

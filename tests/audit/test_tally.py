@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.records import HIGHEST_BIN, LOWEST_BIN
-from lipcert.audit.tally import Tally
-from lipcert.audit.unit_results import UNITS
+from lipcert.audit.unit_results import UNITS, Tally
 from lipcert.measure.measured import Measured, decide
 
 norms = st.lists(st.floats(min_value=0.0, max_value=10.0), max_size=12)

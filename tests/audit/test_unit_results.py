@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.job import Job, Unit, units_of
-from lipcert.audit.tally import FAMILIES, Findings, Tally
 from lipcert.audit.trace.spelling import sealed, unsealed
-from lipcert.audit.unit_results import ResultFolder, Total, UnitResult, total_of
+from lipcert.audit.unit_results import (
+    FAMILIES,
+    Findings,
+    ResultFolder,
+    Tally,
+    Total,
+    UnitResult,
+    total_of,
+)
 from lipcert.errors import NoVerdictError
 from lipcert.measure.measured import Measured, decide
 from lipcert.settings.settings import Settings

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from math import inf, nextafter
@@ -352,9 +353,10 @@ def test_info(tmp_path: Path) -> None:
 
 
 def test_reused_noise_is_seen(tmp_path: Path) -> None:
-    with opened(tmp_path / "t", Manifest({}, 2, {"w": (4, 3), "b": (4,)}, {"count": ()})) as first:
+    manifest = Manifest({}, 2, {"w": (4, 3), "b": (4,)}, {"count": ()})
+    with closing(opened(tmp_path / "t", manifest)) as first:
         first.append(step(first, 0, detail=False))
-    second = opened(tmp_path / "t", Manifest({}, 2, {"w": (4, 3), "b": (4,)}, {"count": ()}), 1)
+    second = opened(tmp_path / "t", manifest, 1)
     second.append(step(second, 0, rank=1, detail=False))
     done = call("trace", "info", tmp_path / "t")
     assert "2 steps share the state of their noise generator" in done.stdout
@@ -425,7 +427,7 @@ def test_redact(tmp_path: Path) -> None:
 
 
 def test_names_in_a_trace_are_made_safe(tmp_path: Path) -> None:
-    with opened(tmp_path / "t", Manifest({"x\x1b[31m": "::error::"}, 1, {"w": (1,)})):
+    with closing(opened(tmp_path / "t", Manifest({"x\x1b[31m": "::error::"}, 1, {"w": (1,)}))):
         pass
     done = call("trace", "info", tmp_path / "t")
     assert "\x1b" not in done.stdout

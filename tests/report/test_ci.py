@@ -26,7 +26,7 @@ from lipcert.report.ci import (
 from lipcert.report.document import Tone
 from lipcert.settings.gates import GateResult
 from lipcert.text.safe import safe
-from tests.report.audit_samples import group, hostile, many, passed, violated
+from tests.report.audit_samples import group, many, passed, violated
 from tests.report.audit_strategies import reports
 from tests.report.samples import sample
 
@@ -248,14 +248,6 @@ def test_the_worst_come_first() -> None:
     groups[150] = replace(groups[150], max_attacked=99.0)
     first = annotations(replace(many(), groups=tuple(groups)))[0]
     assert first[1]["title"] == "LC301 group block150.attention"
-
-
-def test_hostile_names_start_no_command() -> None:
-    found = annotations(hostile())
-    assert {name for name, _, _ in found} == {"error"}
-    assert all(set(properties) == {"file", "title"} for _, properties, _ in found)
-    assert {properties["file"] for _, properties, _ in found} == {safe(hostile().model)}
-    assert not any("\n" in message or "\r" in message for _, _, message in found)
 
 
 @given(reports)

@@ -45,10 +45,13 @@ class LabelSet(ABC):
         """Return labels for examples with these outputs, the most wrong first; one array per
         choice."""
 
-    @abstractmethod
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """Return the label of one example after a step uphill; a step of 1 crosses the whole
-        set."""
+        """Return the label of one example after a step uphill; a step of 1 crosses the whole set.
+
+        Classes do not move.
+        """
+        del slopes, step
+        return labels
 
 
 def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
@@ -142,11 +145,6 @@ class Classes(LabelSet):
         order = np.argsort(logits.reshape(len(logits), -1), axis=1, kind="stable")
         return list(order[:, :_TRIED].T.astype(np.int64))
 
-    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """Return the class unchanged: classes do not move."""
-        del slopes, step
-        return labels
-
 
 @dataclass(frozen=True, slots=True)
 class Tokens(LabelSet):
@@ -173,11 +171,6 @@ class Tokens(LabelSet):
         found = [order[:, :, k].astype(np.int64) for k in tried]
         found += [np.repeat(alike[:, k : k + 1], tokens, axis=1).astype(np.int64) for k in tried]
         return [*found, *(self.drawn(count, random) for _ in range(_PATTERNS))]
-
-    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """Return the classes unchanged: classes do not move."""
-        del slopes, step
-        return labels
 
 
 @dataclass(frozen=True, slots=True)

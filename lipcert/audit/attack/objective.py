@@ -25,7 +25,7 @@ from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.functions import Tensors
-from lipcert.measure.lowering.network import LoweredNetwork, function_of, operand_tensor
+from lipcert.measure.lowering.network import LoweredNetwork
 
 _Rows = npt.NDArray[np.int64]
 NO_TENSORS: Final[Tensors] = MappingProxyType({})
@@ -60,13 +60,11 @@ class Field:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._graph = graph = claims.engine.graph
-        network = LoweredNetwork.of(graph, dtype, device, weights)
+        graph = claims.engine.graph
+        self._network = LoweredNetwork.of(graph, dtype, device, weights)
         self._loss = claims.engine.loss
         self._loss_clip = claims.settings.loss_clip
-        self._like = torch.empty((), dtype=dtype, device=device)
-        self._parameters = dict(network.parameters)
-        self._functions = [(node, function_of(node, self._like)) for node in graph.nodes]
+        self._parameters = dict(self._network.parameters)
         self._members = [group.parameters for group in claims.groups]
         if len(self._members) > 1:
             self._members.append(tuple(name for members in self._members for name in members))
@@ -93,7 +91,11 @@ class Field:
         """Return the outputs of the network for these examples."""
         with torch.no_grad():
             parts = [
-                self._output(self._parameters, self._tensor(x[rows])).cpu().double().numpy()
+                self._network.at(self._parameters)
+                .forward(self._tensor(x[rows]))
+                .double()
+                .cpu()
+                .numpy()
                 for rows in self._chunks(len(x))
             ]
         return np.concatenate(parts)
@@ -150,7 +152,7 @@ class Field:
         trained = {name: parameters[name] for name in self._members[-1]}
 
         def loss_of_one(trained: Tensors, x: Tensor, target: Tensor) -> Tensor:
-            logits = self._output({**parameters, **trained}, x.unsqueeze(0))
+            logits = self._network.at({**parameters, **trained}).forward(x.unsqueeze(0))
             clip = self._loss_clip
             return per_example_loss(self._loss, logits, target.unsqueeze(0), clip).sum()
 
@@ -164,27 +166,15 @@ class Field:
             ]
         )
 
-    def _output(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """Evaluate the network on these examples."""
-        values = {self._graph.input_name: x}
-        for node, function in self._functions:
-            operands = {
-                slot: operand_tensor(operand, parameters, self._like)
-                for slot, operand in node.operands.items()
-            }
-            values[node.output] = function(tuple(values[name] for name in node.inputs), operands)
-        return values[self._graph.output_name]
-
     def _chunks(self, rows: int) -> list[slice]:
         return [slice(at, at + self._rows) for at in range(0, rows, self._rows)]
 
     def _tensor(self, array: FloatArray) -> Tensor:
-        return torch.tensor(array, dtype=self._like.dtype, device=self._like.device)
+        return torch.tensor(array, dtype=self._network.dtype, device=self._network.device)
 
     def _labels(self, labels: Labels) -> Tensor:
-        moved = torch.tensor(labels, device=self._like.device)
-        is_target = moved.dtype.is_floating_point
-        return moved.to(self._like.dtype) if is_target else moved
+        moved = torch.tensor(labels, device=self._network.device)
+        return moved.to(self._network.dtype) if moved.dtype.is_floating_point else moved
 
 
 def _log(squares: Tensor) -> Tensor:

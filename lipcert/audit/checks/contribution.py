@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.audit.checks.gradients import Gradients, Pass, gradients_at, passes_of
+from lipcert.audit.checks.gradients import Gradients, Pass, gradients_at, passes_of, together
 from lipcert.audit.checks.run_check import (
     NO_DECAY,
     Batch,
@@ -100,7 +100,7 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
     passes = passes_of(gradients, batch)
     parts = [part.contributions() for part in passes]
     names = [group.name for group in at.claims.groups]
-    found = {name: _together([part[name] for part in parts]) for name in names}
+    found = {name: together([part[name] for part in parts]) for name in names}
     _require_agreement(run, batch, gradients, found)
     stds = group_stds(run, batch.step)
     sigma = run.multiplier
@@ -196,13 +196,6 @@ def _scaled(norms: Measured, largest: FloatArray | float, factor: float, std: fl
         shown = np.where(decide(norms, 0.0, largest=largest).violating, np.inf, 0.0)
         return Measured(shown, np.zeros_like(shown))
     return Measured(factor * norms.norm / std, factor * norms.error / std)
-
-
-def _together(parts: list[Measured]) -> Measured:
-    return Measured(
-        np.concatenate([part.norm for part in parts]),
-        np.concatenate([part.error for part in parts]),
-    )
 
 
 def _report(found: list[_Excess], kind: str) -> CheckReport:

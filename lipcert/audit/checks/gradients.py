@@ -11,7 +11,7 @@ of the logits in the direction θ: forward differentiation gives it for all exam
 Invariant: each norm is off by at most its error.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -101,13 +101,14 @@ class Gradients:
         self.clips = clips or _clips_of_groups(claims)
         self.decay = decay
         self._claims = claims
-        self._graph = graph = claims.engine.graph
+        graph = claims.engine.graph
         self._arithmetic = arithmetic = Arithmetic(torch.device(device), precision)
-        lowered = LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, weights)
-        self._engine = NormEngine(lowered, watch_values=False)  # to which weights are constants
+        self._network = LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, weights)
+        # to which weights are constants
+        self._engine = NormEngine(self._network, watch_values=False)
         self.parameters = {
             name: tensor.clone().requires_grad_(graph.parameters[name].trainable)
-            for name, tensor in lowered.parameters.items()
+            for name, tensor in self._network.parameters.items()
         }
 
     def tensors(self, x: _Array, labels: _Array) -> tuple[Tensor, Tensor]:
@@ -212,7 +213,7 @@ class Gradients:
         return found
 
     def _output(self, x: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        return LoweredNetwork.sharing(self._graph, parameters, x).forward(x)
+        return self._network.at(parameters).forward(x)
 
 
 def _in_own_direction(parameter: Tensor) -> Tensor:
@@ -236,12 +237,9 @@ class Pass:
 
     def contributions(self) -> Mapping[str, Measured]:
         """Return ‖outer · m(inner · ∇ℓ_i)‖ of each group.  # [examples] each"""
-        outer, chunks = self.scale.outer, [self._contributed(norms) for norms in self._norms]
+        chunks = [self._contributed(norms) for norms in self._norms]
         return {
-            group.name: Measured(
-                outer * np.concatenate([chunk[group.name].norm for chunk in chunks]),
-                outer * np.concatenate([chunk[group.name].error for chunk in chunks]),
-            )
+            group.name: together([chunk[group.name] for chunk in chunks], self.scale.outer)
             for group in self._gradients.groups
         }
 
@@ -323,6 +321,14 @@ class Pass:
             gradients.norms(*gradients.tensors(x, labels), self.scale.inner)
             for x, labels in self._chunks
         ]
+
+
+def together(parts: Sequence[Measured], factor: float = 1.0) -> Measured:
+    """Return the norms of all parts in one, times a factor."""
+    return Measured(
+        factor * np.concatenate([part.norm for part in parts]),
+        factor * np.concatenate([part.error for part in parts]),
+    )
 
 
 def gradients_at(run: RecordedRun, name: str, decay: float) -> Gradients:

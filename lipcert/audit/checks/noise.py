@@ -419,7 +419,7 @@ def _alone(run: RecordedRun) -> Iterator[ChanceTest]:
     """Test the length of each tensor that is recorded after the noise, and never before it."""
     found: dict[str, FloatArray] = {}
     for step in run.steps:
-        clean, noised, _ = ({} if blob is None else blob.tensors() for blob in step.gradients.each)
+        clean, noised, _ = step.gradients.tensors()
         stds = {} if step.rank or (clean and run.replays(step)) else noise_stds(run, step)
         for name in noised.keys() - clean.keys():
             if (std := stds.get(name, 0.0)) > 0.0:

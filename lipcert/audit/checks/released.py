@@ -70,11 +70,10 @@ def released(run: RecordedRun) -> Iterator[Finding]:
     yield from _multiples(run, multiples)
     yield from _following(run, multiples)
     for step in run.steps:
-        clean, noised, applied = (
-            {} if blob is None else blob.tensors() for blob in step.gradients.each
-        )
+        clean, noised, applied = step.gradients.tensors()
         if noised and applied:
             compared += 1
+            yield from _never_noised(run, step, clean, noised, applied)
             yield from _faults(run, step, clean, noised, applied)
     if compared:
         yield _CHECK.passed(
@@ -217,7 +216,6 @@ def _are_one(numbers: list[float], share: float = _AS_ONE) -> bool:
 def _faults(
     run: RecordedRun, step: Step, clean: _Tensors, noised: _Tensors, applied: _Tensors
 ) -> Iterator[CheckReport]:
-    yield from _never_noised(run, step, clean, noised, applied)
     names = sorted(noised.keys() & applied.keys())
     unit = max((stored_roundoff(step, applied[name]) for name in names), default=0.0)
     wide = {name: (exact(applied[name]), exact(noised[name])) for name in names}

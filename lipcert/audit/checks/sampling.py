@@ -38,7 +38,7 @@ from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Resume
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.examples import checked_labels
+from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.privacy.plan import Sampling
 from lipcert.search.pullbacks import work
 
@@ -204,15 +204,22 @@ def _example_faults(run: RecordedRun, present: int) -> Iterator[CheckReport]:
 
 def _data_like(run: RecordedRun, present: int, held: Mapping[str, _Array]) -> list[bytes]:
     """Return digests of all examples of the data in the types of stored ones; none if not given."""
-    data, size = run.data, present * math.prod(run.graph.input_shape)
-    if data is None or data.count != present or 4 * size > _READ or not {INPUT, LABELS} <= {*held}:
+    read = _whole(run, present) if {INPUT, LABELS} <= {*held} else None
+    if read is None:
         return []
-    try:
-        read = data.read(0, present)
-    except NoVerdictError:
-        return []  # one of them is no example
     pairs = (INPUT, read.x), (LABELS, read.y)
     return _digests({name: item.astype(held[name].dtype) for name, item in pairs})
+
+
+def _whole(run: RecordedRun, present: int) -> Examples | None:
+    """Return all examples of the data, if they are given and can be held."""
+    data, size = run.data, present * math.prod(run.graph.input_shape)
+    if data is None or data.count != present or 4 * size > _READ:
+        return None
+    try:
+        return data.read(0, present)
+    except NoVerdictError:
+        return None  # one of them is no example
 
 
 def _digests(tensors: Mapping[str, _Array]) -> list[bytes]:
@@ -298,15 +305,14 @@ def _labels(run: RecordedRun, present: int) -> _Index | None:
 def _scores(run: RecordedRun, present: int) -> Mapping[str, Mapping[int, FloatArray]]:
     """Return norms of all examples and, for some steps, of their gradients at the weights before
     them."""
-    data, size = run.data, present * math.prod(run.graph.input_shape)
-    if data is None or data.count != present or 4 * size > _READ:
+    read = _whole(run, present)
+    if read is None:
         return {}
     engine = run.claims.engine
     known = [step for step in run.steps if step.weights_before and step.rank == 0]
     most = min(len(known), int(_WORK / (work(engine.program) * present)))
     lengths: dict[int, FloatArray] = {}
     try:
-        read = data.read(0, present)
         labels = checked_labels(engine.loss, read.y, run.graph.output_shape)
         for place in np.unique(np.linspace(0, len(known) - 1, most).astype(int)):
             at = Gradients(run.claims, run.weights(run.name(known[place])), run.device)

@@ -26,7 +26,6 @@ from lipcert.audit.trace.files import BLOBS, MANIFEST, open_regular, steps_name
 from lipcert.audit.trace.records import (
     Batch,
     Close,
-    Declaration,
     Event,
     Gradients,
     IndexArray,
@@ -160,12 +159,6 @@ def manifest_in(data: bytes) -> Manifest:
     if 0 in (manifest.declaration.dataset_size, manifest.declaration.batch_size):
         raise FormError("a data set or a batch without examples is declared")
     return manifest
-
-
-def declared_members(declaration: Declaration) -> JsonObject:
-    """Return a declaration without what is not declared."""
-    members: JsonObject = MEMBERS.write(declaration)
-    return members
 
 
 @dataclass(frozen=True, slots=True)

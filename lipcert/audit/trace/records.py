@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.blobs import Array, Blob
 from lipcert.core.codec import Bound, Limit, Sha256, member
 from lipcert.errors import UsageError
 from lipcert.measure.precision import Precision
@@ -188,6 +188,11 @@ class Gradients:
     def each(self) -> tuple[Blob | None, Blob | None, Blob | None]:
         """All of them, in this order."""
         return self.clean, self.noised, self.applied
+
+    def tensors(self) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+        """Read all of them, in this order; nothing where none was recorded."""
+        clean, noised, applied = ({} if blob is None else blob.tensors() for blob in self.each)
+        return clean, noised, applied
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,7 @@ def _norms(step: Step) -> dict[str, dict[str, float]]:
     """Return 2-norms of each tensor; of inputs, the largest of any example in any batch."""
     if step.norms:
         return {kind: dict(norms) for kind, norms in step.norms.items()}
-    gradients = step.gradients
-    clean, noised = _loaded(gradients.clean), _loaded(gradients.noised)
+    clean, noised, applied = step.gradients.tensors()
     return {
         "weights_before": _each(_loaded(step.weights_before)),
         "weights_after": _each(_loaded(step.weights_after)),
@@ -143,7 +142,7 @@ def _norms(step: Step) -> dict[str, dict[str, float]]:
                 if name in noised
             }
         ),
-        "applied": _each(_loaded(gradients.applied)),
+        "applied": _each(applied),
         "input": _largest_inputs(step),
     }
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from lipcert.audit.trace.blobs import Blob, BlobStore, StoredTensor
 from lipcert.audit.trace.files import (
@@ -121,16 +121,6 @@ class TraceWriter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        """Close; after an exception, without recording a regular end."""
-        if failure[0] is None:
-            self.close()
-        else:
-            self.abandon()
 
     def _go_on(self, trace: Trace, manifest: Manifest, rank: int) -> None:
         """Find the end of the chain, cut an unfinished line behind it, and record that."""

@@ -11,7 +11,7 @@ not reserve axis 0 of its values for the examples is applied to each example alo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -130,15 +130,13 @@ def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[
     own = parameters_of(graph)
     if weights is None:
         return own
-    unknown = sorted(weights.keys() - own.keys())
-    if unknown:
+    if unknown := sorted(weights.keys() - own.keys()):
         raise NoVerdictError(
             f"weights: the model has no parameter {first_of([*map(repr, unknown)], 5)}; "
             f"it has {first_of([*map(repr, sorted(own))], 5)}: give the weights of this model"
         )
     trainable = {name for name, parameter in graph.parameters.items() if parameter.trainable}
-    missing = sorted(trainable - weights.keys())
-    if missing:
+    if missing := sorted(trainable - weights.keys()):
         listed = first_of([*map(repr, missing)], 5)
         raise NoVerdictError(f"weights: no numbers for the trained parameter {listed}")
     return {name: _checked(name, array, weights.get(name)) for name, array in own.items()}
@@ -165,8 +163,7 @@ def _view(whole: Tensor, places: PlaceArray | None, shape: tuple[int, ...]) -> T
     gathered = whole.reshape(-1)[index]
     if np.min(places) >= 0:
         return gathered
-    read = torch.from_numpy(places >= 0).to(whole.device)
-    return torch.where(read, gathered, torch.zeros_like(gathered))
+    return torch.where(torch.from_numpy(places >= 0).to(whole.device), gathered, 0.0)
 
 
 def _strides(places: PlaceArray) -> tuple[int, ...] | None:
@@ -255,15 +252,20 @@ class LoweredNetwork:
         """
         _refuse_unknown(graph)
         functions = {node.name: function_of(node, like) for node in graph.nodes}
+        last = _last_readers(graph)
+        return cls(graph, {}, like.dtype, like.device, functions, {}, last).at(parameters)
+
+    def at(self, parameters: Mapping[str, Tensor]) -> Self:
+        """Return the same network on these tensors, as `sharing` does."""
+        like = torch.empty((), dtype=self.dtype, device=self.device)
         operands = {
             node.name: {
                 slot: operand_tensor(operand, parameters, like)
                 for slot, operand in node.operands.items()
             }
-            for node in graph.nodes
+            for node in self.graph.nodes
         }
-        last = _last_readers(graph)
-        return cls(graph, parameters, like.dtype, like.device, functions, operands, last)
+        return replace(self, parameters=parameters, _operands=operands)
 
     def converted(self, dtype: torch.dtype) -> LoweredNetwork:
         """Return the same network, with the same weights, in another dtype on the same device."""

@@ -64,12 +64,6 @@ def test_rounding_at_one_step_is_no_evidence() -> None:
     assert (found.verdict, "lost in the rounding" in found.message) == (Verdict.INCONCLUSIVE, True)
 
 
-def test_no_noise_where_none_is_stated() -> None:
-    item = AddedNoise("s", 0, 0, "w", np.ones(5), np.ones(5), np.zeros(5), 0.0)
-    (test,) = shown(item)
-    assert test.verdict is Verdict.INCONCLUSIVE
-
-
 SIZES = {"weight": 120, "bias": 3}
 Drawn = Callable[[np.random.Generator, str, int], np.ndarray]
 

@@ -9,7 +9,7 @@ from scipy.special import erfinv
 
 from lipcert.audit.checks.chance import SHARE, ChanceTest
 from lipcert.audit.checks.noise import AddedNoise
-from lipcert.audit.checks.repeated_values import Values
+from lipcert.audit.checks.seed_reuse import Values
 
 STD, ENTRIES = 0.04, 6000
 

@@ -1,5 +1,6 @@
 """What a trace itself shows: damage, an end that nobody wrote, statistics that move."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,7 +131,7 @@ def test_a_layer_that_mixes_the_batch_is_found_by_its_check_alone(tmp_path: Path
 
 def test_an_input_outside_the_ball_where_nothing_is_replayed(tmp_path: Path) -> None:
     claims = claims_for(Network())
-    with TraceWriter(tmp_path / "t", Manifest({}, 1, {"first.weight": (12, 8)})) as writer:
+    with closing(TraceWriter(tmp_path / "t", Manifest({}, 1, {"first.weight": (12, 8)}))) as writer:
         x = np.full((4, 8), 0.1)
         x[3] = 0.5
         batch = Batch(examples=4, tensors=writer.store({"input": stored(x)}))

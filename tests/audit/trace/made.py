@@ -1,6 +1,7 @@
 """Traces for tests, made with the torch-free writer."""
 
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +94,7 @@ def opened(folder: Path, manifest: records.Manifest = MANIFEST, rank: int = 0) -
 
 
 def made(folder: Path, steps: int = 3, detail: bool = True) -> Path:
-    with opened(folder) as writer:
+    with closing(opened(folder)) as writer:
         for number in range(steps):
             writer.append(step(writer, number, detail=detail))
     return folder

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_every_torn_tail_is_cut(tmp_path: Path, kept: str) -> None:
     assert [fault.kind for fault in verify(folder).faults] == [FaultKind.TORN] * (size > 0)
     trace = read_trace(folder)
     assert trace.bytes_behind(trace.end(0)) == size
-    with opened(folder) as writer:
+    with closing(opened(folder)) as writer:
         assert writer.steps == 2
         writer.append(step(writer, 2))
     events = list(read_trace(folder).events(0))
@@ -89,7 +90,7 @@ def test_an_unfinished_tensor_is_written_again(tmp_path: Path) -> None:
     for path in (folder / "blobs").iterdir():
         path.write_bytes(path.read_bytes()[:10])
     assert verify(folder).faults
-    with opened(folder) as writer:
+    with closing(opened(folder)) as writer:
         step(writer, 0)
     assert verify(folder).faults == ()
 

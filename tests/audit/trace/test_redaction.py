@@ -1,5 +1,6 @@
 """Redaction: nothing of the data remains, what remains is right, and the chain is its own."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_what_remains_is_right(tmp_path: Path) -> None:
 
 def test_equal_indices_and_states_stay_equal(tmp_path: Path) -> None:
     folder, out = tmp_path / "t", tmp_path / "out"
-    with opened(folder) as writer:
+    with closing(opened(folder)) as writer:
         for number in range(20):
             writer.append(step(writer, number, detail=False))
     redact(folder, out)

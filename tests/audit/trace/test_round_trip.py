@@ -7,6 +7,7 @@ import json
 import math
 import os
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import hypothesis.extra.numpy as arrays_of
@@ -93,7 +94,7 @@ def plain(value: object) -> object:
 
 def test_records_come_back(tmp_path: Path) -> None:
     folder = tmp_path / "t"
-    with opened(folder) as writer:
+    with closing(opened(folder)) as writer:
         written = [step(writer, 0), step(writer, 1, detail=False), step(writer, 2), step(writer, 3)]
         for item in written:
             writer.append(item)
@@ -141,7 +142,7 @@ def test_files_are_private(tmp_path: Path) -> None:
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with opened(tmp_path / "t"), pytest.raises(UsageError, match="another process"):
+    with closing(opened(tmp_path / "t")), pytest.raises(UsageError, match="another process"):
         opened(tmp_path / "t")
 
 

@@ -8,6 +8,7 @@ import random
 import struct
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -296,7 +297,7 @@ def test_missing_and_strange_ranks_are_named(tmp_path: Path) -> None:
 
 def test_files_that_no_line_names_are_counted(tmp_path: Path) -> None:
     folder = made(tmp_path / "t", 1)
-    with opened(folder) as writer:
+    with closing(opened(folder)) as writer:
         step(writer, 8)
     found = verify(folder)
     assert found.faults == ()
