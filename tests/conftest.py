@@ -4,7 +4,7 @@ Text is as wide as where there is no terminal.
 
 `pytest -m fast` is the inner loop: every test but those of slow.txt, which `pytest --record-slow`
 writes from the seconds that it measures. `pytest -m nightly` runs what nothing else runs: tests of
-whole pages, and all but a sample of random searches. Hypothesis draws 25 examples, always the same;
+whole pages, and all but a sample of random searches. Hypothesis draws 16 examples, always the same;
 with `--hypothesis-profile nightly` it draws 300, always others.
 """
 
@@ -26,7 +26,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ["COLUMNS"] = "120"
 
 _LENIENT = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
-settings.register_profile("pr", _LENIENT, max_examples=25, derandomize=True)
+settings.register_profile("pr", _LENIENT, max_examples=16, derandomize=True)
 settings.register_profile("nightly", _LENIENT, max_examples=300, print_blob=True)
 settings.load_profile("pr")
 

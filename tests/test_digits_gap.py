@@ -10,9 +10,9 @@ from torch import Tensor
 from benchmarks.digits_gap.__main__ import PAGE, RESULTS, on_page
 from benchmarks.digits_gap.inputs import BINS, CELLS, Inputs, oriented_gradients
 from benchmarks.digits_gap.ladder import ROWS, TABLES
-from benchmarks.digits_gap.rows import Network, Row
-from benchmarks.digits_gap.runs import DELTA, EPSILON, Measured, Spent, trained
-from benchmarks.digits_gap.table import line, parsed, short_table, table
+from benchmarks.digits_gap.rows import Row
+from benchmarks.digits_gap.runs import DELTA, EPSILON, trained
+from benchmarks.digits_gap.table import short_table, table
 from benchmarks.reproductions.page import table_of
 from lipcert.training import Clipless, Loss
 
@@ -67,33 +67,6 @@ def test_a_loss_clip_on_a_linear_model_is_per_example_clipping() -> None:
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
     assert ours.spent == theirs.spent
     assert ours.spent.epsilon <= EPSILON
-
-
-@pytest.mark.parametrize("network", list(Network))
-def test_networks_begin_as_they_say(network: Network) -> None:
-    built = network.built(6)
-    assert built(torch.rand(0, 6)).shape == (0, 10)
-    zero = [not bool(weight.any()) for weight in built.parameters()]
-    assert zero[-1] == (network is not Network.PERCEPTRON)
-    assert not any(zero[:-1])
-
-
-def test_all_rows_are_compared_with_rows_that_exist() -> None:
-    assert len(ROWS) == sum(len(rows) for rows in TABLES.values())
-    assert {row.before for row in ROWS.values()} <= {None, *ROWS}
-    assert all(isinstance(row.mechanism, Loss) for row in TABLES["without-privacy"])
-
-
-def test_lines_read_again_are_the_same() -> None:
-    rows = TABLES["clipless"][:2]
-    results = {
-        rows[0].name: Measured(0.8125, 0.0125, 10, Spent(7.5, 2.9984)),
-        rows[1].name: Measured(0.875, 0.0, 2, None),
-    }
-    lines = list(table(rows, results))
-    assert parsed("\n".join(lines)) == results
-    assert lines[-1].endswith(f"| +0.0625 ± 0.0125 on `{rows[0].name}` |")
-    assert line(rows[1], {rows[1].name: results[rows[1].name]}).endswith("| – |")
 
 
 def test_the_pages_show_every_row_as_it_is() -> None:

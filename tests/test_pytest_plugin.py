@@ -13,9 +13,7 @@ import pytest
 
 from lipcert.audit import run
 from lipcert.audit.job import Job
-from lipcert.errors import UsageError
 from lipcert.pytest_plugin import _completed
-from lipcert.settings.settings import Settings
 from lipcert.verbs import audit
 from tests.cli.issued import certificate_bytes
 from tests.models.shipped import path_of
@@ -94,22 +92,6 @@ def test_green_and_red(tmp_path: Path) -> None:
     red = cases["test_red_over_a_gate"]
     assert next(item.get("value") for item in red.iter("property")) == "exceeded"
     assert red.find("failure") is not None
-
-
-@pytest.mark.parametrize(
-    ("target", "words", "reason"),
-    [
-        ("m.onnx", {"settings": Settings(), "input_norm": 1.0}, "which is given"),
-        ("m.onnx", {"maximum": 1}, "unknown argument 'maximum'"),
-        ("m.onnx", {"input_norm": 1.0}, "nothing to audit"),
-        ("m.lipcert.json", {"model": "m.onnx", "input_norm": 1.0}, "states its settings"),
-    ],
-)
-def test_words_that_mean_nothing_are_refused(
-    target: str, words: dict[str, object], reason: str
-) -> None:
-    with pytest.raises(UsageError, match=reason):
-        audit(target, **_completed(target, words))
 
 
 def test_a_certificate_is_audited_with_the_network_beside_it(

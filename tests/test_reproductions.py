@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.reproductions import accounting, guo, small_sets, study
+from benchmarks.reproductions import accounting, guo, small_sets
 from benchmarks.reproductions.datasets import BREAST_CANCER_UNITS, PROBLEMS, in_units
 from benchmarks.reproductions.methods import NORMALISED
-from benchmarks.reproductions.page import table_of, update
+from benchmarks.reproductions.page import table_of
 from benchmarks.reproductions.parts import PARTS
 from benchmarks.reproductions.rows import Verdict, table
-from benchmarks.reproductions.sample import Sample
-from benchmarks.reproductions.study import Candidate, PlannedStudy, accuracies, chosen, problem
+from benchmarks.reproductions.study import PlannedStudy, accuracies, problem
 from tests.privacy.test_accounting import EXPECTED
 
 PAGE = Path(__file__).resolve().parents[1] / "benchmarks/reproductions/results.md"
@@ -62,24 +61,6 @@ def test_every_part_has_its_table() -> None:
     assert sorted(marked) == sorted(PARTS.keys() - {PRINTED_ONLY})
 
 
-def test_an_update_replaces_one_table_and_nothing_else(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("a\n<!-- table: x -->\nold\n<!-- end -->\nb\n<!-- table: y -->\n<!-- end -->\n")
-    update(page, {"x": ["new", "lines"]})
-    assert table_of(page, "x") == "new\nlines\n"
-    assert page.read_text().startswith("a\n<!-- table: x -->\nnew\nlines\n<!-- end -->\nb\n")
-    with pytest.raises(KeyError, match="no table 'z'"):
-        update(page, {"z": []})
-
-
-def test_an_interval_of_student() -> None:
-    found = Sample.of([1.0, 2.0, 3.0])
-    assert (found.mean, found.error) == pytest.approx((2.0, 3**-0.5))
-    assert found.half_width == pytest.approx(4.302653 * found.error)
-    assert str(found) == "2.0 ± 2.5"
-    assert str(Sample.of([1.0, 1.0])) == "1.0000 ± 0.0000"
-
-
 @pytest.mark.parametrize("target", [2.5, 3.8, 50.0])
 def test_points_of_rest_by_hand(target: float) -> None:
     """R = 1, λ = ½: min(ridge, R/λ) under decoupled decay, ridge inside."""
@@ -121,21 +102,6 @@ def test_a_seed_fixes_a_private_run() -> None:
     found = [accuracies(TINY, method.candidates[0]) for method in small_sets.METHODS]
     assert all(0.0 <= first <= 1.0 for (first,) in found)
     assert accuracies(TINY, small_sets.METHODS[0].candidates[0]) == found[0]
-
-
-def test_the_chosen_candidate_is_the_best_on_the_tuning_seeds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[int] = []
-
-    def share(planned: PlannedStudy, candidate: Candidate, seed: int) -> float:
-        seen.append(seed)
-        return candidate.rate
-
-    monkeypatch.setattr(study, "accuracy", share)
-    method = small_sets.METHODS[0]
-    assert chosen(TINY, method).rate == max(each.rate for each in method.candidates)
-    assert min(seen) >= 1000
 
 
 def test_normalisation_by_hand() -> None:

@@ -14,6 +14,8 @@ from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.clips import with_clips
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.losses.base import read_loss
+from lipcert.core.losses.entries import SquaredError
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
@@ -21,12 +23,14 @@ from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived, derive
+from tests import plain_losses
 from tests.core.clipped import compute_clipped, random_clip
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 from tests.core.rules.attack import holds
 from tests.core.several_inputs import random_premises
+from tests.plain_losses import one_hot
 
 Tensor = torch.Tensor
 Weights = dict[str, Tensor]
@@ -269,23 +273,13 @@ def within(weights: Weights, scope: ScopeClaim, *, stretch: bool) -> Weights:
 
 def loss_value(premises: Premises, z: Tensor, label: Tensor) -> Tensor:
     """The loss of one example. label: one number per output; the largest is the class."""
-    known = dict(premises.loss_parameters)
+    loss = read_loss(premises.loss, dict(premises.loss_parameters))
     z, label = z.reshape(-1), label.reshape(-1)
-    mean = known.get("output_reduction") == "mean"
-    if premises.loss == "cross-entropy":
-        share = known["label_smoothing"]
-        logs = (z / known["temperature"]).log_softmax(0)
-        return -(1 - share) * logs[label.argmax()] - share * logs.mean()
-    if premises.loss == "nll":
-        return -z[label.argmax()]
-    if premises.loss == "bce":
-        target = (label > 0).double()
-        terms = torch.nn.functional.binary_cross_entropy_with_logits(
-            z / known["temperature"], target, reduction="none"
-        )
+    if isinstance(loss, SquaredError):
+        target = label * (loss.label_norm / label.norm())
     else:
-        terms = (z - label * (known["label_norm"] / label.norm())) ** 2
-    return terms.mean() if mean else terms.sum()
+        target = one_hot(label.argmax(), z) if loss.of_classes else (label > 0).double()
+    return plain_losses.loss_value(loss, z, target)
 
 
 def violations(

@@ -231,9 +231,8 @@ def test_a_rule_that_is_not_known_is_refused(rule: Json) -> None:
 def test_a_line_has_the_members_of_its_rule() -> None:
     """Under the name of a rule with other members a line is refused."""
     for place, line in enumerate(LINES):
-        own = {item.name for item in fields(line)}
+        own, root = {item.name for item in fields(line)}, document()
         for rule in RULES:
-            root = document()
             at(root, ("lines", place))["rule"] = rule
             if own != {item.name for item in fields(RULES[rule])}:
                 with pytest.raises(CertificateFormatError, match=rf"lines\[{place}\]"):

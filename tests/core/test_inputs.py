@@ -318,7 +318,7 @@ CAUGHT = (113, 127, 227)
 """of which bounds were too small while a centre needed to be allowed by all inputs together only"""
 
 
-@pytest.mark.parametrize("seed", [*CAUGHT, *range(3)])
+@pytest.mark.parametrize("seed", [*CAUGHT, 0])
 def test_nothing_exceeds_its_bound(seed: int) -> None:
     assert not found_above(seed, draw=several_inputs)
 

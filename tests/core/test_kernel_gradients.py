@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import rule_of
@@ -33,6 +32,7 @@ from lipcert.core.window_kinds import AveragePool, Conv, Window
 from lipcert.search.kernels import kernel_lines
 from lipcert.search.norms import find_norms
 from tests.core.mutants.truth import follow
+from tests.core.rules.evaluate import apply, operands_of
 from tests.weakenings.oracles import PREMISES
 
 IMAGES = replace(PREMISES, input_norm=1.0, input_box=(0.0, 1.0))
@@ -347,28 +347,11 @@ def proved(
 
 def linear(step: Step, x: torch.Tensor, slopes: dict[str, torch.Tensor]) -> torch.Tensor:
     """The linear part of a step, with these slopes."""
-    op = step.op
-    match op:
-        case Conv():
-            return convolved(op, x, torch.tensor(op.weight.lo))
-        case AveragePool(window, counts_padding):
-            pool = F.avg_pool1d if x.dim() == 3 else F.avg_pool2d
-            kernel = (window.taps, window.strides, window.before)
-            return pool(x, *kernel, count_include_pad=counts_padding)
-        case BatchNorm(scale, _, _, inverse):
-            factor = torch.from_numpy(scale.lo * inverse.lo)
-            return x * factor.reshape(-1, *[1] * (x.dim() - 2))
-        case Scale(factor):
-            return x * torch.from_numpy(factor.lo)
-        case Shift():
-            return x
-        case Activation():
-            return x * slopes[step.output]
-        case Move(sources):
-            return x.flatten()[torch.from_numpy(sources)]
-        case Dense(weight):
-            return x @ torch.from_numpy(weight.lo).T
-    raise TypeError(op)
+    if isinstance(step.op, Activation):
+        return x * slopes[step.output]
+    numbers = {operand: torch.tensor(operand.lo) for operand in operands_of(step.op)}
+    one, zero = (apply(step.op, [at], step.shape, numbers) for at in (x, torch.zeros_like(x)))
+    return one - zero
 
 
 def attained(
@@ -435,16 +418,11 @@ def squared(
     steps: Sequence[Step], at: dict[str, torch.Tensor], pair: torch.Tensor, *, is_cotangent: bool
 ) -> torch.Tensor:
     """‖gradient of the kernel of the first step‖², or of what that computes."""
-    weight = torch.tensor(steps[0].op.weight.lo, requires_grad=True)
-    value = first = convolved(steps[0].op, at[""], weight)
+    op = replace(steps[0].op, bias=None)
+    weight = torch.tensor(op.weight.lo, requires_grad=True)
+    value = first = apply(op, [at[""]], steps[0].shape, {op.weight: weight})
     for step in steps[1:]:
         value = linear(step, value, at)
     of = first if is_cotangent else weight
     (gradient,) = torch.autograd.grad((value * pair).sum(), of, create_graph=True)
     return gradient.square().sum()
-
-
-def convolved(op: Conv, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    convolve = F.conv1d if x.dim() == 3 else F.conv2d
-    window = op.window
-    return convolve(x, weight, None, window.strides, window.before, window.dilations, op.groups)

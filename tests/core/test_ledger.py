@@ -16,7 +16,7 @@ from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.ledger.run import Run
 from lipcert.core.text import texts
-from lipcert.text.certificate import assumptions_of, stated_data
+from lipcert.text.certificate import assumptions_of
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants
 from tests.core.mutants.networks import certified
@@ -85,48 +85,6 @@ def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
     assert ("radius stated there" in text) is (len(receives) != 1)
     for one in (reads, receives):
         assert len(one) > 1 or one == {None} or repr(*one) in text
-
-
-def test_one_radius_of_all_layers_is_said_as_ever():
-    """As before layers could have their own, whichever way it was given."""
-    each = [ClippedLayer(f"v{i}", f"w{i}", 0.5, 0.25) for i in range(3)]
-    data = stated_data(replace(PREMISES, mechanism=BackpropClipping().around(each)))
-    assert data["A-MECHANISM"].keys() == {"kind", "input_clip", "cotangent_clip", "conv_clip"}
-    assert data["A-LAYERS"] == {"layers": [{"input": f"v{i}", "output": f"w{i}"} for i in range(3)]}
-    ledger = assumptions_of(
-        replace(PREMISES, mechanism=BackpropClipping().around(each)), STATED, BARE
-    )
-    assert (
-        texts(ledger)["A-LAYERS"] == "The layers that clip are the 3 listed, from input to output."
-    )
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        ({"input_clip": 8.0, "cotangent_clip": 0.1}, "input is clipped to 8, its cotangent to 0.1"),
-        ({"cotangent_clip": 0.1}, "cotangent is clipped to 0.1 (convolutions: l2), its input not"),
-        (
-            {"layers": [
-                {"cotangent_clip": 0.5},
-                {"cotangent_clip": 0.1, "input_clip": 8.0},
-                {"cotangent_clip": 0.1},
-            ]},
-            "cotangent is clipped to 0.5 at 1 layer, to 0.1 at 2 layers (convolutions: l2), its "
-            "input not at all at 2 layers, to 8 at 1 layer",
-        ),
-    ],
-)  # fmt: skip
-def test_clips_in_words(record, said):
-    assert said in BackpropClipping.words({**record, "conv_clip": "l2"})
-
-
-@pytest.mark.parametrize(
-    "record", [{}, {"conv_clip": "l2", "layers": 3}, {"conv_clip": "l2", "layers": ["x"]}]
-)
-def test_records_that_are_none(record):
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        BackpropClipping.words(record)
 
 
 @pytest.mark.parametrize(

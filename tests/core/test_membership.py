@@ -1,7 +1,5 @@
 """Membership: weights within the constraints of a certificate, outside, or not decided."""
 
-import json
-import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
+from tests.core.test_weights import safetensors
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
 
@@ -81,18 +80,10 @@ def test_weights_of_another_network_are_refused_whatever_structure_is_stated(
 def test_safetensors_are_read(tmp_path: Path) -> None:
     data = certificate("frobenius", norms()[1] * 1.01)
     tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(MODEL).graph.initializer}
-    header, body = {}, b""
-    for name, array in tensors.items():
-        if array.dtype == np.float32:
-            raw = np.ascontiguousarray(array).tobytes()
-            offsets = [len(body), len(body) + len(raw)]
-            header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": offsets}
-            body += raw
-    text = json.dumps(header).encode()
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    floats = {name: array for name, array in tensors.items() if array.dtype == np.float32}
+    path = safetensors(tmp_path / "weights.safetensors", floats)
     assert check(data, MODEL, Choices(weights=path)).verdict is Verdict.CONDITIONAL
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body[:-4])
+    path.write_bytes(path.read_bytes()[:-4])
     assert check(data, MODEL, Choices(weights=path)).verdict is Verdict.UNKNOWN
 
 

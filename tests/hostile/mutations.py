@@ -11,65 +11,39 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import ModelProto, helper
 
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
-from tests.conformance.networks import models
+from tests.conformance.networks import models, network
 from tests.hostile.kinds import functions
-from tests.importer.models import model, weights
 
 __all__ = ["attempt", "mutant"]
 
 node = helper.make_node
+SHAPES = (
+    "inputs x:2,3",
+    "weights bias:1,1",
+    "constants zero=0 axes=[0] rest=[6] from=[1] end=[5] ax=[1] pads=[0,1,0,1] wide=[1,6]",
+    "Shape x",
+    "Gather v0 zero axis=0",
+    "Unsqueeze v1 axes",
+    "Concat v2 rest axis=0",
+    "Reshape x v3",
+    "Slice v4 from end ax",
+    "Pad v5 pads mode=constant",
+    "Expand bias wide",
+    "Mul v6 v7",
+)
+"""as in tests/conformance/networks.txt"""
 NUMBERS = (0, 1, -1, 2, 3, 7, 17, 2**31 - 1, -(2**31), 2**40, -(2**63), 2**63 - 1)
-
-
-def _shapes() -> ModelProto:
-    nodes = [
-        node("Shape", ["x"], ["sh"]),
-        node("Gather", ["sh", "zero"], ["n"], axis=0),
-        node("Unsqueeze", ["n", "axes"], ["n1"]),
-        node("Concat", ["n1", "rest"], ["to"], axis=0),
-        node("Reshape", ["x", "to"], ["r"]),
-        node("Slice", ["r", "from", "end", "ax"], ["l"]),
-        node("Pad", ["l", "pads"], ["p"], mode="constant"),
-        node("Split", ["p", "parts"], ["u", "v"], axis=1),
-        node("Concat", ["u", "v"], ["c"], axis=1),
-        node("If", ["cond"], ["i"], then_branch=_branch("Sigmoid"), else_branch=_branch("Tanh")),
-        node("Gelu", ["i"], ["g"], domain="com.microsoft"),
-        node("Expand", ["bias", "wide"], ["e"]),
-        node("Mul", ["g", "e"], ["y"]),
-    ]
-    integers = {
-        "zero": 0,
-        "axes": [0],
-        "rest": [6],
-        "from": [1],
-        "end": [5],
-        "ax": [1],
-        "pads": [0, 1, 0, 1],
-        "parts": [2, 4],
-        "wide": [1, 6],
-    }
-    tensors = {name: np.array(value, np.int64) for name, value in integers.items()}
-    tensors |= {"cond": np.array(True), "bias": weights(1, 1)}
-    proto = model(nodes, ("N", 2, 3), tensors)
-    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return proto
-
-
-def _branch(kind: str) -> Message:
-    result = helper.make_tensor_value_info("o", 1, None)
-    return helper.make_graph([node(kind, ["c"], ["o"])], "b", [], [result])
 
 
 SEEDS = (
     *map(models().get, ("convolution", "normalized", "attention")),
-    _shapes().SerializeToString(),
+    network(SHAPES),
     functions({"f0": ["f1", "Relu"], "f1": ["Relu"]}).SerializeToString(),
 )
 

@@ -1,17 +1,13 @@
 """External data that may be read: beside the model or below it, and bound by its digest."""
 
-import hashlib
-
 import numpy as np
-import onnx
 import pytest
 
 from lipcert.core.reader import external as beside
-from lipcert.core.reader import model
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer import load
 from lipcert.importer.load import load_model
-from tests.hostile.kinds import WEIGHT, external, matmul
+from tests.hostile.kinds import WEIGHT, external
 
 
 def saved(folder, proto, content, location="w.bin"):
@@ -21,30 +17,6 @@ def saved(folder, proto, content, location="w.bin"):
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     return path
-
-
-def weight_of(imported):
-    (node,) = imported.graph.nodes
-    (operand,) = node.operands.values()
-    return operand.array
-
-
-@pytest.mark.parametrize("location", ["w.bin", "sub/w.bin", "ü [x].bin"])
-def test_a_file_of_the_folder(tmp_path, location):
-    content = b"head" + WEIGHT.tobytes() + b"tail"
-    proto = external(location=location, offset=4, length=WEIGHT.nbytes)
-    imported = load_model(saved(tmp_path, proto, content, location))
-    assert imported.external == {location: hashlib.sha256(content).hexdigest()}
-    inside = tmp_path / "inside.onnx"
-    inside.write_bytes(matmul().SerializeToString())
-    np.testing.assert_array_equal(weight_of(imported), weight_of(load_model(inside)))
-    assert load_model(inside).external == {}
-
-
-def test_as_onnx_writes_it(tmp_path):
-    path = tmp_path / "model.onnx"
-    onnx.save_model(matmul(), path, save_as_external_data=True, size_threshold=0, location="w.data")
-    assert list(load_model(path).external) == ["w.data"]
 
 
 def test_relative_paths_of_the_model(tmp_path, monkeypatch):
@@ -80,21 +52,6 @@ def test_numbers_outside_are_checked_too(tmp_path):
     content = np.full((4, 4), np.nan, np.float32).tobytes()
     with pytest.raises(UnsupportedModelError, match="LC014"):
         load_model(saved(tmp_path, external(location="w.bin"), content))
-
-
-@pytest.mark.parametrize("copies", [1, 40])
-def test_the_sum_is_limited(tmp_path, monkeypatch, copies):
-    """Forty tensors may not read one file forty times."""
-    proto = external(location="w.bin")
-    for index in range(1, copies):
-        tensor = proto.graph.initializer.add()
-        tensor.CopyFrom(proto.graph.initializer[0])
-        tensor.name = f"w{index}"
-    limit = 1000 if copies == 1 else proto.ByteSize() + 20 * WEIGHT.nbytes
-    monkeypatch.setattr(model, "MAX_BYTES", limit)
-    content = WEIGHT.tobytes() * (20 if copies == 1 else 1)
-    with pytest.raises(UnsupportedModelError, match="LC015"):
-        load_model(saved(tmp_path, proto, content))
 
 
 def test_no_system_support_means_no_file(tmp_path, monkeypatch):

@@ -287,10 +287,10 @@ def test_an_unused_function_bomb_is_harmless(tmp_path):
 
 
 def test_many_outputs_are_sorted_out_in_one_pass(tmp_path):
-    names = [f"y{i}" for i in range(2000)]
+    names = [f"y{i}" for i in range(500)]
     nodes = [node("Relu", [a], [b]) for a, b in zip(["x", *names], names, strict=False)]
     imported = load_model(saved(model(nodes, ("N", 2), outputs=names), tmp_path))
-    assert imported.graph.output_name == "y1999"
+    assert imported.graph.output_name == "y499"
 
 
 def test_a_function_that_reads_what_a_call_leaves_out_is_refused(tmp_path):

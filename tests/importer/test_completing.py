@@ -80,9 +80,12 @@ def optimised(name: str, path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=NETWORKS)
-def certified(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, Path]:
+@pytest.fixture(scope="module", params=NETWORKS)
+def certified(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, Path]:
     """A network, its file, and the completed file beside its certificate."""
+    tmp_path = tmp_path_factory.mktemp("certified")
     file = optimised(request.param, tmp_path / "net.onnx")
     found = lipcert.certify(file, SETTINGS)
     assert found.path == tmp_path / "net.lipcert.json"

@@ -39,48 +39,11 @@ CASES = {
         [node("Conv", "x k b", "c", strides=[2, 1], dilations=[1, 2], pads=[1, 0, 0, 1]),
          node("Tanh", "c")], IMAGE, {"k": normal(6, 4, 3, 2), "b": normal(6)},
     ),
-    "groups": (
-        [node("Conv", "x k b", strides=[2, 2], group=2, pads=[1, 1, 1, 1])],
-        IMAGE, {"k": normal(6, 2, 3, 2), "b": normal(6)},
-    ),
-    "transposed": (
-        [node("ConvTranspose", "x k b", "c", strides=[2, 1], pads=[1, 0, 0, 1], group=2),
-         node("Sigmoid", "c")], IMAGE, {"k": normal(4, 3, 3, 2), "b": normal(6)},
-    ),
-    "max pool": (
-        [node("MaxPool", "x", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1])], IMAGE, {},
-    ),
-    "average pool": (
-        [node("AveragePool", "x", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1])],
-        IMAGE, {},
-    ),
-    "average of padding": (
-        [node("AveragePool", "x", kernel_shape=[2, 2], pads=[1, 0, 0, 1], count_include_pad=1)],
-        IMAGE, {},
-    ),
-    "dense": (
-        [node("MatMul", "x w", "m"), node("Add", "m b", "a"), node("Relu", "a")],
-        ["N", 3, 5], {"w": normal(5, 4), "b": normal(4)},
-    ),
-    "batch norm": (
-        [node("BatchNormalization", "x g b m v", "n"), node("Gelu", "n")], IMAGE,
-        {"g": normal(4), "b": normal(4), "m": normal(4), "v": normal(4) ** 2},
-    ),
-    "prelu": ([node("PRelu", "x s")], IMAGE, {"s": normal(4, 1, 1)}),
-    "affine": (
-        [node("Mul", "x s", "m"), node("Add", "m t")], IMAGE,
-        {"s": normal(4, 1, 5), "t": normal(4, 6, 1)},
-    ),
-    "log softmax": ([node("LogSoftmax", "x", axis=1)], IMAGE, {}),
     "attention": (
         [node("MatMul", "x q", "a"), node("MatMul", "x k", "b"), node("MatMul", "x v", "c"),
          node("Transpose", "b", "t", perm=[0, 2, 1]), node("MatMul", "a t", "s"),
          node("Softmax", "s", "p", axis=-1), node("MatMul", "p c")],
         ["N", 4, 5], {"q": normal(5, 3), "k": normal(5, 3), "v": normal(5, 2)},
-    ),
-    "norm of layers": (
-        [node("LayerNormalization", "x g b", axis=-1)], ["N", 3, 5],
-        {"g": normal(5), "b": normal(5)},
     ),
     "lengths of windows": (
         [node("LpPool", "x", "l", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], p=2),

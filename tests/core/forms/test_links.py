@@ -182,7 +182,8 @@ def test_what_is_no_link() -> None:
     assert links_of("x", program.steps, program.shapes, {"v0": unknown}, []) is None
     known = Interval(np.zeros((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))
     assert links_of("x", program.steps, program.shapes, {"v0": known}, []) is not None
-    huge = Operand(np.ones((1 << 13, 1 << 12)), np.ones((1 << 13, 1 << 12)))
+    ones = np.broadcast_to(1.0, (1 << 13, 1 << 12))
+    huge = Operand(ones, ones)
     program = program_of((1, 1 << 12), (Dense(huge, None), (1, 1 << 13)))
     assert links_of("x", program.steps, program.shapes, {}, []) is None
 

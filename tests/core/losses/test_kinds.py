@@ -79,7 +79,7 @@ def test_sampled_gradients(kind: str, parameters: dict, radius: float, width: fl
     loss = read_loss(kind, parameters)
     bound = loss_cotangent(loss, found, (1, classes))
     generator = torch.Generator().manual_seed(1)
-    for _ in range(60):
+    for _ in range(30):
         z = torch.randn(classes, generator=generator, dtype=torch.float64)
         z = z * (10 * torch.rand(1, generator=generator, dtype=torch.float64))
         z = z.clamp(-width, width)

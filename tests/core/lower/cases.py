@@ -55,15 +55,22 @@ def kinds(found: Program) -> list[str]:
     return [getattr(step.op, "name", type(step.op).__name__) for step in found.steps]
 
 
-def agrees(proto: ModelProto, output: str = "y", tolerance: float = 1e-4) -> Program:
-    """The program, compared with onnxruntime on one example, and on a batch if it is proved."""
+def agrees(
+    proto: ModelProto,
+    output: str = "y",
+    tolerance: float = 1e-4,
+    examples: Sequence[Array] | None = None,
+) -> Program:
+    """The program, compared with onnxruntime on single examples, and on their batch if it is
+    proved; of three that are drawn where none are given.
+    """
     found = program(proto, output)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(proto.SerializeToString(), options)
-    rng = np.random.default_rng(0)
-    shape = found.shapes[found.input]
-    examples = [rng.standard_normal(shape).astype(np.float32) for _ in range(3)]
+    if examples is None:
+        shape = (3, *found.shapes[found.input])
+        examples = [*np.random.default_rng(0).standard_normal(shape).astype(np.float32)]
     ours = [evaluate(found, x)[found.output] for x in examples]
     for x, value in zip(examples, ours, strict=True):
         (expected,) = session.run([output], {"x": x})
@@ -74,7 +81,7 @@ def agrees(proto: ModelProto, output: str = "y", tolerance: float = 1e-4) -> Pro
         (batch,) = session.run([output], {"x": np.concatenate(examples)})
         assert any(
             np.allclose(ours, parts, rtol=tolerance, atol=tolerance)
-            for parts in _examples(batch, ours[0].shape)
+            for parts in _examples(batch, ours[0].shape, len(ours))
         )
     return found
 
@@ -84,11 +91,12 @@ def _first(proto: ModelProto) -> int | str:
     return dim.dim_param or dim.dim_value
 
 
-def _examples(batch: Array, shape: Sequence[int]) -> Iterator[Array]:
-    """The outputs of three examples, for all ways in which the longer axis may carry them."""
-    (axis,) = [k for k, (a, b) in enumerate(zip(batch.shape, shape, strict=True)) if a == 3 * b]
+def _examples(batch: Array, shape: Sequence[int], count: int) -> Iterator[Array]:
+    """The outputs of examples, for all ways in which the longer axis may carry them."""
+    sizes = enumerate(zip(batch.shape, shape, strict=True))
+    (axis,) = [k for k, (a, b) in sizes if a == count * b]
     for before in range(1, shape[axis] + 1):
         if shape[axis] % before == 0:
-            parts = (before, 3, shape[axis] // before)
+            parts = (before, count, shape[axis] // before)
             whole = batch.reshape(*shape[:axis], *parts, *shape[axis + 1 :])
-            yield np.moveaxis(whole, axis + 1, 0).reshape(3, *shape)
+            yield np.moveaxis(whole, axis + 1, 0).reshape(count, *shape)

@@ -171,20 +171,6 @@ def test_sums_of_products(data):
     assert agrees(model(nodes, shape, constants)).batch_proved
 
 
-@given(st.data())
-def test_slices_at_places(data):
-    sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
-    shape = [1, *sizes]
-    batch = data.draw(st.integers(0, len(sizes)))
-    depth = data.draw(st.integers(1, len(shape) - batch))
-    more = data.draw(st.lists(st.integers(1, 3), max_size=2))
-    limits = shape[batch : batch + depth]
-    places = RNG.integers(0, limits, (*shape[:batch], *more, depth)) - np.array(limits) * (
-        RNG.random(depth) < 0.3
-    )
-    agrees(model([node("GatherND", "x i", batch_dims=batch)], shape, {"i": places}))
-
-
 def quotient(numbers, divisor):
     """Parts of x at places floor(number / divisor), as torch exports them."""
     nodes = [

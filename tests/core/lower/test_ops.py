@@ -310,62 +310,6 @@ def test_what_is_not_understood_exactly_is_refused(name):
     assert "\n" not in str(caught.value)
 
 
-@given(st.data())
-def test_chains_of_layout_ops_move_what_onnxruntime_moves(data):
-    """Random reshapes, transposes, slices and pads, with the batch wherever they carry it."""
-    shape = ["N", 2, 3, 4]
-    nodes, constants, sizes, batch = [], {}, [1, 2, 3, 4], 0
-    value = "x"
-    for step in range(data.draw(st.integers(1, 5))):
-        out = f"v{step}"
-        kind = data.draw(st.sampled_from(["Transpose", "Slice", "Pad", "Merge", "Gather"]))
-        if kind == "Transpose":
-            perm = data.draw(st.permutations(range(len(sizes))))
-            nodes.append(node(kind, value, out, perm=list(perm)))
-            sizes, batch = [sizes[axis] for axis in perm], list(perm).index(batch)
-        elif kind == "Merge" and len(sizes) > 2:
-            axis = data.draw(st.integers(0, len(sizes) - 2))
-            own = batch in (axis, axis + 1)
-            merged = [*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]]
-            place = axis if own else batch - (batch > axis)
-            constants[f"c{step}"] = [-1 if k == place else n for k, n in enumerate(merged)]
-            nodes.append(node("Reshape", f"{value} c{step}", out))
-            sizes, batch = merged, place
-        else:
-            free = [k for k in range(len(sizes)) if k != batch]
-            if not free:
-                nodes.append(node("Identity", value, out))
-            else:
-                axis = data.draw(st.sampled_from(free))
-                if kind == "Slice":
-                    begin = data.draw(st.integers(0, sizes[axis] - 1))
-                    constants |= {
-                        f"a{step}": [begin],
-                        f"b{step}": [sizes[axis]],
-                        f"c{step}": [axis],
-                    }
-                    nodes.append(node(kind, f"{value} a{step} b{step} c{step}", out))
-                    sizes[axis] -= begin
-                elif kind == "Gather":
-                    wanted = data.draw(
-                        st.lists(st.integers(0, sizes[axis] - 1), min_size=1, max_size=3)
-                    )
-                    constants[f"a{step}"] = wanted
-                    nodes.append(node(kind, f"{value} a{step}", out, axis=axis))
-                    sizes[axis] = len(wanted)
-                else:
-                    pads = [0] * (2 * len(sizes))
-                    pads[axis] = data.draw(st.integers(0, 2))
-                    constants[f"a{step}"] = pads
-                    nodes.append(node("Pad", f"{value} a{step}", out))
-                    sizes[axis] += pads[axis]
-        value = out
-    nodes.append(node("Tanh", value, "y"))
-    found = agrees(model(nodes, shape, constants))
-    assert found.batch_proved
-    assert len(found.steps) <= 2
-
-
 MODES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"]
 
 

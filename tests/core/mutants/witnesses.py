@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+import torch
 
 from lipcert.core.certificate import Certificate
 from lipcert.core.line import Line
@@ -24,6 +23,7 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
+from tests.core.onnx_torch import OPS, apply, stored
 
 __all__ = ["true_norm", "witness_mutants"]
 
@@ -109,35 +109,18 @@ def true_norm(case: Case, value: str) -> float | None:
     None where no single node computes it from one value and stored tensors, or of a large one.
     """
     model = onnx.load(case.path)
+    tensors, read = stored(model), read_model(case.path)
     nodes = [node for node in model.graph.node if value in node.output]
-    tensors = {item.name for item in model.graph.initializer}
     sources = [name for node in nodes for name in node.input if name not in tensors]
-    if len(nodes) != 1 or len(sources) != 1:
+    if len(nodes) != 1 or len(sources) != 1 or nodes[0].op_type not in OPS:
         return None
-    (node,), (source,) = nodes, sources
-    groups = [item.i for item in node.attribute if item.name == "group"]
-    if node.op_type == "ConvTranspose" and max(groups, default=1) > 1:
-        return None  # which ONNX's own evaluator does not compute
-    read = read_model(case.path)
-    shape = lower(read, read.outputs[-1]).shapes.get(source)
-    if shape is None:
-        return None
-    dims = shape[1:]
-    wide = [_wide(item) for item in model.graph.initializer if item.name in node.input]
-    given = helper.make_tensor_value_info(source, TensorProto.DOUBLE, None)
-    result = helper.make_tensor_value_info(value, TensorProto.DOUBLE, None)
-    graph = helper.make_graph([node], "node", [given], [result], wide)
-    run = ReferenceEvaluator(helper.make_model(graph, opset_imports=model.opset_import)).run
+    dims = lower(read, read.outputs[-1]).shapes.get(sources[0], (1, 2 * _LARGEST))[1:]
     size = int(np.prod(dims))
     if size > _LARGEST:
         return None
-    inputs = np.concatenate([np.zeros((1, size)), np.eye(size)]).reshape(-1, *dims)
-    outputs = np.concatenate([run(None, {source: row[None]})[0].reshape(1, -1) for row in inputs])
-    return float(np.linalg.norm((outputs[1:] - outputs[0]).T, 2))
-
-
-def _wide(tensor: TensorProto) -> TensorProto:
-    return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+    inputs = torch.cat([torch.zeros(1, size), torch.eye(size)]).reshape(-1, *dims).double()
+    outputs = apply(nodes[0], {**tensors, sources[0]: inputs})[0].reshape(size + 1, -1)
+    return float(torch.linalg.matrix_norm(outputs[1:] - outputs[0], 2))
 
 
 def _norms(case: Case, place: int, line: NormLine) -> Iterator[Mutant]:

@@ -1,10 +1,11 @@
-"""Runs of affine steps: against their Jacobian, column by column, by definition."""
+"""Runs of affine steps: against their Jacobian."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,11 +16,12 @@ from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.fused import fused_kernel, fused_norm_at_most
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.surroundings import lines_of
-from lipcert.core.program import Activation, Dense, Move, Operand, Step
+from lipcert.core.program import Activation, Dense, Move, Operand, Place, Program, Step
 from lipcert.core.token_kinds import Add, Scale, Shift
 from lipcert.core.window_kinds import AveragePool, Conv, Window
+from tests.core.rules.evaluate import run, tensors_of
 
-from .convolutions import applied, window_of
+from .convolutions import window_of
 
 EXPLICIT = NormWitness("explicit")
 
@@ -41,48 +43,14 @@ def chain(shape, *parts):
     return steps, shapes
 
 
-def value(step, x, start):
-    """One step without its constant part, by definition."""
-    after = step.shape
-    match step.op:
-        case Dense(weight):
-            return x @ weight.lo.T
-        case Conv(weight, _, window, groups, transposed):
-            size = after[2:] if transposed else x.shape[2:]
-            conv = Convolution(weight.lo, size, window, groups)
-            if not transposed:
-                return applied(conv, x[0])[None]
-            below = (weight.shape[1] * groups, *size)
-            units = np.eye(math.prod(below)).reshape(-1, *below)
-            return np.array([np.vdot(applied(conv, e), x[0]) for e in units]).reshape(1, *below)
-        case Scale(factor):
-            return x * factor.lo
-        case Shift():
-            return x
-        case BatchNorm(scale, _, _, inverse):
-            return x * (scale.lo * inverse.lo).reshape(1, -1, *[1] * (x.ndim - 2))
-        case Add(signs):
-            through, around = signs if step.inputs[1] == "x" else signs[::-1]
-            return through * x + around * start
-        case Move(sources):
-            return np.where(sources >= 0, x.ravel()[np.maximum(sources, 0)], 0.0)
-        case AveragePool(window):
-            conv = Convolution(
-                np.ones((x.shape[1], 1, *window.taps)), x.shape[2:], window, x.shape[1]
-            )
-            return applied(conv, x[0])[None] / math.prod(window.taps)
-
-
 def jacobian(steps, shapes):
-    columns = []
-    size = math.prod(shapes["x"])
-    for unit in np.eye(size):
-        x = start = unit.reshape(shapes["x"])
-        for step in steps:
-            x = value(step, x, start)
-            assert x.shape == step.shape
-        columns.append(x.ravel())
-    return np.array(columns).T
+    """By autograd."""
+    program = Program("x", steps[-1].output, shapes, tuple(steps), Place(0), ())
+    tensors, zeros = tensors_of(program), torch.zeros(shapes["x"], dtype=torch.float64)
+    found = torch.autograd.functional.jacobian(
+        lambda x: run(program, x, tensors)[program.output], zeros
+    )
+    return found.reshape(-1, zeros.numel()).numpy()
 
 
 def batch_norm(rng, channels):

@@ -212,7 +212,7 @@ def test_no_numbers_prove_what_is_false(seed: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize("seed", [1])
 def test_searched_numbers_are_below_what_each_layer_says(seed: int, engine: str) -> None:
     proof = random_proof(seed, engine=engine)
     values, value = path(proof)

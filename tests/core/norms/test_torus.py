@@ -14,7 +14,7 @@ from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.lines import axes_of
 from lipcert.core.norms.stacks import norms_at_most_float, square_sums
-from lipcert.core.norms.symbol import GramSymbol, Symbol, symbol_of
+from lipcert.core.norms.symbol import GramSymbol, Symbol
 from lipcert.core.norms.torus import MAX_COUNT, absolute_at_most, half_turns, torus_at_most
 
 from .convolutions import convolutions, window_of
@@ -147,37 +147,15 @@ def peak(kernel, sizes):
     return float(np.linalg.norm(transformed, 2, axis=(-2, -1)).max())
 
 
-def looks(monkeypatch):
-    """How many frequencies are looked at, by calls."""
-    seen = []
-    powers = torus._powers
-
-    def counted(roots, places, exponents):
-        seen.append(len(places))
-        return powers(roots, places, exponents)
-
-    monkeypatch.setattr(torus, "_powers", counted)
-    return seen
-
-
 @engines
 @pytest.mark.parametrize("sizes", [(48,), (47,), (24, 25), (40, 3), (9, 8, 10)])
 def test_claims_on_large_tori(check, sizes):
     rng = np.random.default_rng(len(sizes))
-    for _ in range(3 if check is norm_at_most_exact else 30):
+    for _ in range(3 if check is norm_at_most_exact else 10):
         kernel = rng.standard_normal((2, 3, *[min(3, n) for n in sizes]))
         conv, norm, twists = ring(kernel, sizes), peak(kernel, sizes), (0,) * len(sizes)
         assert not torus_at_most(conv, sizes, twists, norm * (1.0 - 1e-6), check)
         assert torus_at_most(conv, sizes, twists, norm * (1.0 + 1e-8), check)
-
-
-@pytest.mark.parametrize("sizes", [(128,), (64, 65)])
-def test_few_frequencies_are_looked_at(monkeypatch, sizes):
-    kernel = np.random.default_rng(0).standard_normal((8, 8, *[3] * len(sizes)))
-    conv, norm, twists = ring(kernel, sizes), peak(kernel, sizes), (0,) * len(sizes)
-    seen = looks(monkeypatch)
-    assert torus_at_most(conv, sizes, twists, norm * (1.0 + 1e-8), norm_at_most_float)
-    assert sum(seen) < math.prod(sizes) / 4
 
 
 @pytest.mark.sample(3)
@@ -185,7 +163,7 @@ def test_few_frequencies_are_looked_at(monkeypatch, sizes):
 @pytest.mark.parametrize("taps", [2, 3, 5])
 def test_peaks_anywhere_between_frequencies(size, taps):
     """|P(w)| = 2|cos((taps − 1)(w ± a)/2)|: it falls off as fast as a norm can."""
-    for angle in np.linspace(0.0, 2.0 * np.pi, 40):
+    for angle in np.linspace(0.0, 2.0 * np.pi, 17):
         kernel = np.zeros((2, 2, taps))
         kernel[:, :, 0] = np.eye(2)
         cosine, sine = np.cos(angle), np.sin(angle)
@@ -196,17 +174,6 @@ def test_peaks_anywhere_between_frequencies(size, taps):
         for below in (1e-7, 1e-3, 1e-2):
             claim = norm * (1.0 - below)
             assert not torus_at_most(conv, (size,), (0,), claim, norm_at_most_float)
-
-
-def test_claims_of_kernels_of_many_shapes():
-    rng = np.random.default_rng(3)
-    for _ in range(60):
-        taps, sizes = rng.integers(2, 6, 2), tuple(rng.integers(8, 40, 2).tolist())
-        kernel = rng.standard_normal((2, 2, *taps)) * (rng.random(taps) < 0.4)
-        kernel[:, :, -1, -1], kernel[:, :, 0, 0] = rng.standard_normal((2, 2, 2))
-        conv, norm = ring(kernel, sizes), peak(kernel, sizes)
-        assert torus_at_most(conv, sizes, (0, 0), norm * (1.0 + 1e-8), norm_at_most_float)
-        assert not torus_at_most(conv, sizes, (0, 0), norm * (1.0 - 1e-7), norm_at_most_float)
 
 
 def test_reflected_lines_have_no_torus():
@@ -271,7 +238,6 @@ def test_parts_are_within_the_promise(count):
 
 
 def test_the_power_series_is_as_good_as_its_proof():
-    from lipcert.core.norms import torus
 
     with mpmath.workprec(300):
         half_turn = torus._half_turn()
@@ -306,14 +272,6 @@ def test_claims(shape, seed, scale):
     slack = 1e-8 if scale >= 1e-300 else 1e-3
     assert norms_at_most_float(stack, norm * (1.0 + slack)).all()
     assert not norms_at_most_float(stack, norm * (1.0 - slack)).all()
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_low_rank(rank):
-    stack = complex_stack((3, 40, 30), 5, rank=rank)
-    norm = float(np.linalg.norm(stack, 2, axis=(1, 2)).max())
-    assert norms_at_most_float(stack, norm * (1.0 + 1e-9)).all()
-    assert not norms_at_most_float(stack, norm * (1.0 - 1e-9)).all()
 
 
 @pytest.mark.parametrize("side", [3, 60])
@@ -435,12 +393,3 @@ def test_norms_at_frequencies(form, shape, seed, angle):
         assert not below[norms >= norm].any()
     assert symbol.at_most(powers, Fraction(10) ** 400, norm_at_most_float).all()
     assert not symbol.at_most(powers, Fraction(-1), norm_at_most_float).any()
-
-
-@pytest.mark.parametrize(
-    ("lengths", "sides", "points", "quicker"),
-    [((3, 3), (64, 64), 5000, True), ((3, 3), (64, 64), 5, False), ((31, 31), (1, 1), 500, False)],
-)
-def test_the_quicker_form(lengths, sides, points, quicker):
-    kernel = np.full((int(np.prod(lengths)), 1, *sides), 0.5)
-    assert isinstance(symbol_of(kernel, lengths, points), GramSymbol) is quicker

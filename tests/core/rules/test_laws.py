@@ -44,7 +44,7 @@ def _attacks(
         yield case, inputs, point
 
 
-@pytest.mark.sample(seed=3)
+@pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
