@@ -14,6 +14,7 @@ and noise use two independent secrets.
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -322,6 +324,8 @@ class _Assembly:
         own = enforcement.forward if self.model is network.module else None
         hooks = Hooks(self.model, guard, plan, instead=own)
         self.undo.callback(hooks.remove)
+        self.undo.callback(_forget_compiled)
+        _forget_compiled()
         done = ledger.releases
         release = Release(
             optimizer=self.optimizer,
@@ -370,6 +374,13 @@ class _Assembly:
             max_physical_batch=max_physical_batch,
             example=self.example,
         )
+
+
+def _forget_compiled() -> None:
+    """Let torch.compile compile anew: code that it compiled before ignores later hooks, such as
+    clips, and goes on with those that are removed."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 def _warn_of_seed(seed: int | None) -> None:

@@ -154,11 +154,8 @@ def _as_returned(logits: Tensor, labels: Tensor, shape: Shape) -> tuple[Tensor, 
 
 
 def _is_same_view(one: Tensor, other: Tensor) -> bool:
-    return (one.shape, one.stride(), one.storage_offset()) == (
-        other.shape,
-        other.stride(),
-        other.storage_offset(),
-    )
+    first, second = ((x.shape, x.stride(), x.storage_offset()) for x in (one, other))
+    return first == second
 
 
 def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:

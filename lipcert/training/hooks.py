@@ -182,14 +182,10 @@ class Hooks:
 
     def _enter(self, *given: Any) -> Any:
         """Run `_before` uncompiled, also if torch.compile compiles the module around it."""
-        if torch.compiler.is_compiling():
-            return self._before_as_it_is(*given)
-        return self._before(*given)
+        return (self._before_as_it_is if torch.compiler.is_compiling() else self._before)(*given)
 
     def _leave(self, *given: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return self._after_as_it_is(*given)
-        return self._after(*given)
+        return (self._after_as_it_is if torch.compiler.is_compiling() else self._after)(*given)
 
     def _before(
         self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from lipcert.errors import UsageError
 from lipcert.training import BackpropClipping, GradientClipping, Private, TrainingMechanism
 from tests.commands import lipcert
-from tests.training.runs import Small, clipless, private_run, train
+from tests.training.runs import BATCH, FEATURES, Small, clipless, private_run, train
 
 Model = Callable[[Private], nn.Module]
 MECHANISMS: dict[str, TrainingMechanism] = {
@@ -31,6 +31,15 @@ def in_place(module: nn.Module) -> nn.Module:
     return module
 
 
+def called_before() -> nn.Module:
+    """Code is compiled for it before it has the hooks of a run."""
+    module: nn.Module = compiled(Small())
+    for count in (3, 5, BATCH):
+        module(torch.rand(count, FEATURES)).sum().backward()
+    module.zero_grad(set_to_none=True)
+    return module
+
+
 def part(private: Private) -> nn.Module:
     in_place(private.model.hidden)
     return private.model
@@ -39,6 +48,7 @@ def part(private: Private) -> nn.Module:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Model]] = {
     "plain": (Small, lambda private: private.model),
     "before": (lambda: compiled(Small()), lambda private: private.model),
+    "before, and called": (called_before, lambda private: private.model),
     "before, in place": (lambda: in_place(Small()), lambda private: private.model),
     "after": (Small, lambda private: compiled(private.model)),
     "after, in place": (Small, lambda private: in_place(private.model)),
@@ -65,12 +75,18 @@ def weights(name: str, mechanism: str, folder: Path | None = None) -> list[Tenso
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "mechanism"), [
-    *((name, "clipless") for name in NETWORKS if name != "plain"),
+    *((name, "clipless") for name in NETWORKS if name not in {"plain", "before, and called"}),
     *(("after", name) for name in MECHANISMS if name != "clipless"),
 ])  # fmt: skip
 def test_a_compiled_module_is_trained_as_a_plain_one(name: str, mechanism: str) -> None:
     for found, expected in zip(weights(name, mechanism), weights("plain", mechanism), strict=True):
         assert torch.allclose(found, expected, rtol=0.0, atol=1e-6)
+
+
+def test_clips_act_in_a_module_that_was_compiled_without_them() -> None:
+    found, expected = (weights(n, "backprop-clipping") for n in ("before, and called", "plain"))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=0.0, atol=1e-6)
 
 
 @pytest.mark.nightly
