@@ -19,8 +19,10 @@ from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lines.stacks import SliceFact, StackNorm
 from lipcert.core.lines.steps import InputFact, StepFact, ValuePull
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import Op, Operand, Program, Step
+from lipcert.core.program import Op, Program, Step
 from tests.core.mutants.truth import follow
+from tests.core.rules.cases import exactly
+from tests.core.rules.evaluate import run, tensors_of
 from tests.weakenings.oracles import PREMISES
 
 TOKENS, WIDTH, EPSILON, RADIUS = 3, 4, 0.25, 20.0
@@ -54,19 +56,19 @@ class Block:
         self.steps = [
             _step(token_kinds.Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
             _step(
-                token_kinds.Scale(_operand(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape
+                token_kinds.Scale(exactly(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape
             ),
-            _step(token_kinds.Shift(_operand(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
+            _step(token_kinds.Shift(exactly(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
         ]
         if fused:
-            all_three = p.Dense(_operand(self.weight), _operand(self.bias))
+            all_three = p.Dense(exactly(self.weight), exactly(self.bias))
             self.steps.append(_step(all_three, "h", "qkv", wide))
         for k, name in enumerate("qkv"):
             own = slice(k * WIDTH, (k + 1) * WIDTH)
             if fused:
                 self.steps.append(_step(p.Move(places[..., own]), "qkv", name, shape))
             else:
-                op = p.Dense(_operand(self.weight[own]), _operand(self.bias[own]))
+                op = p.Dense(exactly(self.weight[own]), exactly(self.bias[own]))
                 self.steps.append(_step(op, "h", name, shape))
         turned = np.arange(TOKENS * WIDTH).reshape(shape).swapaxes(1, 2)
         self.steps += [
@@ -83,14 +85,8 @@ class Block:
             self.steps.append(_step(token_kinds.Add((1, 1)), f"y {self.beside}", "sum", shape))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.centred:
-            x = x - x.mean(-1, keepdim=True)
-        norm = x / torch.sqrt((x**2).mean(-1, keepdim=True) + EPSILON)
-        scaled = norm * torch.tensor(self.factor)
-        h = scaled + torch.tensor(self.offset)
-        q, k, v = (h @ torch.tensor(self.weight).T + torch.tensor(self.bias)).chunk(3, -1)
-        y = torch.softmax(self.scale * q @ k.mT, -1) @ v[:, self.order]
-        return y + {"norm": norm, "scaled": scaled, "h": h, "": 0.0}[self.beside]
+        program = self.proof().program
+        return run(program, x, tensors_of(program))[program.output]
 
     def proof(self, steps: Sequence[Step] | None = None) -> Proof:
         steps = tuple(self.steps if steps is None else steps)
@@ -131,10 +127,6 @@ class Block:
         """The norm of the Jacobian at an example."""
         jacobian = torch.autograd.functional.jacobian(self, x)
         return float(torch.linalg.matrix_norm(jacobian.reshape(x.numel(), -1), 2))
-
-
-def _operand(array: np.ndarray) -> Operand:
-    return Operand(array, array)
 
 
 def _step(op: Op, inputs: str, output: str, shape: tuple[int, ...]) -> Step:
@@ -197,7 +189,7 @@ def test_parts_are_apart_where_all_three_are_moved() -> None:
         _step(p.Move(places[..., part]), "norm", name, places[..., part].shape)
         for name, part in zip("abc", (slice(1), slice(1, 2), slice(2, 4)), strict=True)
     ]
-    mixed = _step(p.Dense(_operand(np.eye(WIDTH)), None), "norm", "c", shape)
+    mixed = _step(p.Dense(exactly(np.eye(WIDTH)), None), "norm", "c", shape)
     for last, least in ((moved[2], 13.0), (mixed, 19.0)):
         steps = [norm, *moved[:2], last]
         proof = Block(0).proof(steps)
@@ -275,6 +267,6 @@ def test_tokens_of_different_factors_are_not_alike() -> None:
     block = Block(1)
     factors = np.linspace(0.5, 1.0, TOKENS).reshape(1, -1, 1)
     block.steps[1] = _step(
-        token_kinds.Scale(_operand(factors)), "norm", "scaled", block.steps[1].shape
+        token_kinds.Scale(exactly(factors)), "norm", "scaled", block.steps[1].shape
     )
     assert block.bound(together=True) >= block.bound(together=False)

@@ -51,11 +51,6 @@ def scattered(count):
     return nodes, ["N", 4096, 4096], {"i": indices}
 
 
-def tiled(count):
-    nodes = chained(count, lambda k, a, b: node("Tile", f"{a} m", b))
-    return nodes, ["N", 1], {"m": [1, 2]}
-
-
 def repeated(count):
     """A constant that is expanded again and again, and added each time."""
     nodes = []
@@ -65,16 +60,6 @@ def repeated(count):
         nodes.append(node("Add", f"{'x' if k == 0 else f'v{k - 1}'} d{k}", f"v{k}"))
     nodes.append(node("Relu", f"v{count - 1}", "y"))
     return nodes, ["N", 2048, 4096], {"c": [0.5], "two": 2.0, "m": [1, 2048, 4096]}
-
-
-def joined(count):
-    """Constants that double."""
-    nodes = []
-    for k in range(count):
-        before = "c" if k == 0 else f"c{k - 1}"
-        nodes.append(node("Concat", " ".join([before] * 40), f"c{k}", axis=0))
-    nodes += [node("ReduceSum", "x", "s", keepdims=1), node("Add", f"s c{count - 1}", "y")]
-    return nodes, [1, 4], {"c": np.ones((1000, 1))}
 
 
 def piled(count):
@@ -96,21 +81,13 @@ def windowed(count):
     return chained(count, lambda k, a, b: node("MaxPool", a, b, **wide)), ["N", 1, 4], {}
 
 
-def grown(count):
-    nodes = chained(count, lambda k, a, b: node("Resize", f"{a} - s", b))
-    return nodes, ["N", 1, 4], {"s": [1.0, 1.0, float(1 << 30)]}
-
-
 HOSTILE = {
     "transposes and reshapes": turning(40),
     "gathers": scattered(40),
-    "tiles": tiled(40),
     "expanded constants": repeated(20),
-    "concatenated constants": joined(20),
     "concatenations": piled(6000),
     "whole numbers": counted(30),
     "windows": windowed(4),
-    "resized": grown(4),
 }
 
 

@@ -53,56 +53,6 @@ def reads(program: Program) -> dict[str, tuple[str, ...]]:
     return {step.output: step.inputs for step in program.steps}
 
 
-def test_a_layer_reads_through_one_clip_and_is_read_through_another(residual) -> None:
-    _, program = residual
-    found = with_clips(program, clips(("x", "h"), ("r", "s")))
-    assert reads(found) == {
-        "x#clip": ("x",),
-        "h": ("x#clip",),
-        "h#clip": ("h",),
-        "r": ("h#clip",),
-        "r#clip": ("r",),
-        "s": ("r#clip",),
-        "s#clip": ("s",),
-        "y": ("s#clip", "h#clip"),
-    }
-    ops = {step.output: step.op for step in found.steps}
-    assert ops["x#clip"] == ops["r#clip"] == InputClip(0.5)
-    assert ops["h#clip"] == ops["s#clip"] == CotangentClip(0.25, by_channel=False)
-    assert found.output == "y"
-    assert found.shapes["s#clip"] == program.shapes["s"]
-
-
-def test_each_layer_has_the_clips_that_it_states(residual) -> None:
-    """The first reads its input as it is, the second clips it; each has its own cotangent clip."""
-    _, program = residual
-    layers = (ClippedLayer("x", "h", None, 0.125), ClippedLayer("r", "s", 2.0, 0.5))
-    found = with_clips(program, BackpropClipping(layers=layers))
-    ops = {step.output: (step.op, step.inputs) for step in found.steps}
-    assert ops["h"][1] == ("x",)
-    assert "x#clip" not in ops
-    assert ops["h#clip"] == (CotangentClip(0.125, by_channel=False), ("h",))
-    assert ops["r#clip"] == (InputClip(2.0), ("r",))
-    assert ops["s#clip"] == (CotangentClip(0.5, by_channel=False), ("s",))
-    shared = with_clips(program, BackpropClipping(None, 0.5, layers=(ClippedLayer("r", "s"),)))
-    assert not any(isinstance(step.op, InputClip) for step in shared.steps)
-
-
-def test_what_reads_the_input_of_a_layer_beside_it_reads_it_unclipped(residual) -> None:
-    _, program = residual
-    found = reads(with_clips(program, clips(("r", "s"))))
-    assert found["r"] == ("h",)
-    assert found["y"] == ("s#clip", "h")
-
-
-def test_the_output_of_the_network_is_clipped_too(tmp_path) -> None:
-    """The loss reads what stands behind the clip of the last layer."""
-    _, program = lowered(model([node("MatMul", "x u", "y")], ["N", 4], NUMBERS), tmp_path)
-    found = with_clips(program, clips(("x", "y")))
-    assert found.output == "y#clip"
-    assert found.steps[-1].inputs == ("y",)
-
-
 def test_names_of_the_file_are_not_taken(tmp_path) -> None:
     proto = model(
         [node("MatMul", "x u", "x#clip"), node("MatMul", "x v", "z"), node("Add", "x#clip z", "y")],

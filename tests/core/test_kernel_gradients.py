@@ -28,10 +28,11 @@ from lipcert.core.norms import ENGINES
 from lipcert.core.program import Activation, Dense, Move, Op, Operand, Place, Program, Shape, Step
 from lipcert.core.rules.facts import Fact
 from lipcert.core.token_kinds import Scale, Shift
-from lipcert.core.window_kinds import AveragePool, Conv, Window
+from lipcert.core.window_kinds import AveragePool, Conv
 from lipcert.search.kernels import kernel_lines
 from lipcert.search.norms import find_norms
 from tests.core.mutants.truth import follow
+from tests.core.norms.convolutions import window_of
 from tests.core.rules.evaluate import apply, operands_of
 from tests.weakenings.oracles import PREMISES
 
@@ -166,7 +167,7 @@ def test_rows_are_pulled_through_linear_steps(seed):
 
 def of_one_pixel(*factors: float) -> Chain:
     """x ↦ relu(3x) at one pixel, then relu(fx ± 3) for each factor f, and four times that."""
-    window, one = windows((1,), 1, 1, 0, 1), np.ones((1, 1, 1))
+    window, one = window_of((1,), (1,)), np.ones((1, 1, 1))
     relu, flat = Activation("relu"), Move(np.zeros((1, 1), dtype=np.int64))
     scores = Dense(operand(np.array([[4.0], [0.0], [0.0]])), None)
     row: list[Op] = [Conv(operand(3.0 * one), None, window, 1, transposed=False), relu]
@@ -270,16 +271,8 @@ def operand(array: np.ndarray, *sources: str) -> Operand:
     return Operand(array, array, dict.fromkeys(sources, 1.0))
 
 
-def windows(size: Shape, taps: int, stride: int, pad: int, dilation: int) -> Window:
-    outputs = tuple((n + 2 * pad - dilation * (taps - 1) - 1) // stride + 1 for n in size)
-    each = (1,) * len(size)
-    return Window(
-        tuple(taps * n for n in each),
-        tuple(stride * n for n in each),
-        tuple(dilation * n for n in each),
-        tuple(pad * n for n in each),
-        outputs,
-    )
+def evenly(axes: int, *numbers: int) -> list[Shape]:
+    return [(number,) * axes for number in numbers]
 
 
 def chain(seed: int, premises: Premises, layers: int = 3) -> Chain:
@@ -299,12 +292,12 @@ def chain(seed: int, premises: Premises, layers: int = 3) -> Chain:
     for number in range(int(rng.integers(1, layers + 1))):
         if number and rng.random() < 0.3 and min(shape[2:]) >= 4:
             taps, pad = (2, 0) if rng.random() < 0.7 else (3, 1)
-            window = windows(shape[2:], taps, 2, pad, 1)
+            window = window_of((taps,) * axes, shape[2:], *evenly(axes, 2, 1, pad, pad))
             op = AveragePool(window, counts_padding=bool(rng.random() < 0.5))
             then(op, (*shape[:2], *window.outputs))
         taps, stride, pad = 3 if rng.random() < 0.8 else 2, int(rng.integers(1, 3)), 1
         dilation = 2 if rng.random() < 0.15 else 1
-        window = windows(shape[2:], taps, stride, pad, dilation)
+        window = window_of((taps,) * axes, shape[2:], *evenly(axes, stride, dilation, pad, pad))
         if min(window.outputs) < 1:
             continue
         groups = shape[1] if rng.random() < 0.2 else 1

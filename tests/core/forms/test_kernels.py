@@ -7,11 +7,12 @@ from scipy.optimize import linprog
 from lipcert.core.forms.kernels import weighted_reach
 from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import Axis, axes_of
-from tests.core.test_kernel_gradients import windows
+from tests.core.norms.convolutions import window_of
+from tests.core.test_kernel_gradients import evenly
 
 
 def read(size: int, taps: int, stride: int, dilation: int) -> np.ndarray:
-    window = windows((size, size), taps, stride, 1, dilation)
+    window = window_of((taps, taps), (size, size), *evenly(2, stride, dilation, 1, 1))
     axes: tuple[Axis, ...] = axes_of(window, (size, size))
     return windows_over((1, 1, size, size), axes)
 

@@ -350,27 +350,3 @@ def test_a_relu_without_ties() -> None:
     by_norm = replace(nothing, norms=(1e-3, 1.001))
     assert follows(proof, replace(by_norm, level=1.01))
     assert not follows(proof, replace(by_norm, level=0.99))
-
-
-def test_multipliers_that_do_not_fit() -> None:
-    net = Growing((1, 2), 0)
-    net(RELU, "x", (1, 2))
-    proof = proof_of(net, (-1.0, 1.0), 1.0)
-    line = ProductFact(
-        value="v0", start="x", level=9.0, norms=(1.0, 2.0), ties=((1.0, 1.0),), places=(), cuts=()
-    )
-    assert follows(proof, line)
-    for changes in (
-        {"norms": (1.0,)},
-        {"norms": (1.0, 2.0, 3.0)},
-        {"places": (1,)},
-        {"cuts": (1.0,)},
-        {"places": (11**2,), "cuts": (0.0,)},
-        {"places": (1 << 53,), "cuts": (0.0,)},
-        {"places": (0,) * ((1 << 15) + 1), "cuts": (0.0,) * ((1 << 15) + 1)},
-        {"norms": (1e308, 1e308)},
-        {"cuts": (1e308,), "places": (5,)},
-        {"ties": ((1e308, 1e308),)},
-        {"level": 0.0},
-    ):
-        assert not follows(proof, replace(line, **changes))

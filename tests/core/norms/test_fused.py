@@ -16,19 +16,15 @@ from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.fused import fused_kernel, fused_norm_at_most
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.surroundings import lines_of
-from lipcert.core.program import Activation, Dense, Move, Operand, Place, Program, Step
+from lipcert.core.program import Activation, Dense, Move, Place, Program, Step
 from lipcert.core.token_kinds import Add, Scale, Shift
 from lipcert.core.window_kinds import AveragePool, Conv, Window
+from tests.core.rules.cases import exactly
 from tests.core.rules.evaluate import run, tensors_of
 
 from .convolutions import window_of
 
 EXPLICIT = NormWitness("explicit")
-
-
-def known(array):
-    array = np.asarray(array, dtype=np.float64)
-    return Operand(array, array)
 
 
 def chain(shape, *parts):
@@ -55,7 +51,7 @@ def jacobian(steps, shapes):
 
 def batch_norm(rng, channels):
     numbers = [rng.standard_normal(channels) for _ in range(3)]
-    return BatchNorm(*map(known, numbers), known(rng.random(channels) + 0.1))
+    return BatchNorm(*map(exactly, numbers), exactly(rng.random(channels) + 0.1))
 
 
 def pad_move(shape, lines):
@@ -85,7 +81,7 @@ def runs(draw):
         shape = (1, inner, *(len(line) for line in lines))
         parts.append((Move(pad_move((1, inner, *size), lines)), shape))
     if draw(st.booleans()):
-        parts.append((Scale(known(rng.standard_normal((1, inner, *[1] * rank)))), shape))
+        parts.append((Scale(exactly(rng.standard_normal((1, inner, *[1] * rank)))), shape))
     if residual:
         outer, stride, taps = inner, 1, 3
         dilation, before = draw(st.integers(1, 2)), 1
@@ -107,7 +103,7 @@ def runs(draw):
         weight = rng.standard_normal((outer, inner // groups, *along))
     if min(after) < 1:
         return draw(runs())
-    parts.append((Conv(known(weight), None, window, groups, transposed), after))
+    parts.append((Conv(exactly(weight), None, window, groups, transposed), after))
     if draw(st.booleans()):
         parts.append((batch_norm(rng, outer), after))
     if residual:
@@ -115,7 +111,7 @@ def runs(draw):
         parts.append((Add(signs), after))
         if draw(st.booleans()):
             parts.append((Add((-1, 1)), after))
-            parts.append((Shift(known(np.ones((1,) * len(after)))), after))
+            parts.append((Shift(exactly(np.ones((1,) * len(after)))), after))
             parts.append((batch_norm(rng, outer), after))
     if not transposed and min(after[2:]) >= 2 and draw(st.booleans()):
         pool = window_of((2,) * rank, after[2:], (draw(st.integers(1, 2)),) * rank)
@@ -151,9 +147,9 @@ def test_runs_are_one_map(run):
 def test_matrices(check):
     rng = np.random.default_rng(2)
     parts = [
-        (Scale(known(rng.standard_normal((1, 1, 4)))), (1, 3, 4)),
-        (Dense(known(rng.standard_normal((4, 4))), None), (1, 3, 4)),
-        (Scale(known(rng.standard_normal((1, 1, 1)))), (1, 3, 4)),
+        (Scale(exactly(rng.standard_normal((1, 1, 4)))), (1, 3, 4)),
+        (Dense(exactly(rng.standard_normal((4, 4))), None), (1, 3, 4)),
+        (Scale(exactly(rng.standard_normal((1, 1, 1)))), (1, 3, 4)),
         (Add((1, -1)), (1, 3, 4)),
     ]
     steps, shapes = chain((1, 3, 4), *parts)
@@ -164,7 +160,7 @@ def test_matrices(check):
 
 def test_a_normalised_matrix():
     rng = np.random.default_rng(2)
-    parts = [(Dense(known(np.eye(4)), None), (1, 4)), (batch_norm(rng, 4), (1, 4))]
+    parts = [(Dense(exactly(np.eye(4)), None), (1, 4)), (batch_norm(rng, 4), (1, 4))]
     steps, shapes = chain((1, 4), *parts)
     norm = float(np.linalg.norm(jacobian(steps, shapes), 2))
     witness, check = NormWitness("dense"), norm_at_most_float
@@ -178,7 +174,9 @@ def test_a_wrapped_convolution_is_its_own_torus():
     rng = np.random.default_rng(6)
     lines = [np.arange(-1, 7) % 6] * 2
     move = Move(pad_move((1, 2, 6, 6), lines))
-    conv = Conv(known(rng.standard_normal((2, 2, 3, 3))), None, window_of((3, 3), (8, 8)), 1, False)
+    conv = Conv(
+        exactly(rng.standard_normal((2, 2, 3, 3))), None, window_of((3, 3), (8, 8)), 1, False
+    )
     steps, shapes = chain((1, 2, 6, 6), (move, (1, 2, 8, 8)), (conv, (1, 2, 6, 6)))
     norm = float(np.linalg.norm(jacobian(steps, shapes), 2))
     witness = NormWitness("torus", (0, 0), (6, 6))
@@ -188,7 +186,7 @@ def test_a_wrapped_convolution_is_its_own_torus():
 
 
 CONV = Conv(
-    known(np.ones((2, 2, 3))), None, window_of((3,), (5,), before=(1,), after=(1,)), 1, False
+    exactly(np.ones((2, 2, 3))), None, window_of((3,), (5,), before=(1,), after=(1,)), 1, False
 )
 SHAPE = (1, 2, 5)
 
@@ -196,14 +194,14 @@ SHAPE = (1, 2, 5)
 @pytest.mark.parametrize(
     "parts",
     [
-        [(Shift(known(np.ones((1, 1, 1)))), SHAPE)],
+        [(Shift(exactly(np.ones((1, 1, 1)))), SHAPE)],
         [(CONV, SHAPE), (CONV, SHAPE)],
         [(CONV, SHAPE), (Activation("relu"), SHAPE)],
         [(Activation("relu"), SHAPE), (CONV, SHAPE)],
-        [(CONV, SHAPE), (Scale(known(np.ones((1, 1, 5)))), SHAPE)],
-        [(CONV, SHAPE), (Scale(known(np.ones((2, 2, 1)))), (2, 2, 5))],
-        [(CONV, SHAPE), (Scale(known(np.ones((2, 1)))), SHAPE)],
-        [(CONV, SHAPE), (Shift(known(np.ones((3, 1, 1)))), (3, 2, 5))],
+        [(CONV, SHAPE), (Scale(exactly(np.ones((1, 1, 5)))), SHAPE)],
+        [(CONV, SHAPE), (Scale(exactly(np.ones((2, 2, 1)))), (2, 2, 5))],
+        [(CONV, SHAPE), (Scale(exactly(np.ones((2, 1)))), SHAPE)],
+        [(CONV, SHAPE), (Shift(exactly(np.ones((3, 1, 1)))), (3, 2, 5))],
         [(CONV, SHAPE), (Move(np.arange(10).reshape(SHAPE)), SHAPE)],
         [(Move(np.arange(10)[::-1].reshape(SHAPE).copy()), SHAPE), (CONV, SHAPE)],
         [(CONV, SHAPE), (AveragePool(window_of((2,), (5,), before=(1,)), True), (1, 2, 5))],
@@ -224,20 +222,20 @@ def test_a_sum_with_another_value_is_no_run():
 
 
 def test_steps_that_do_not_follow_each_other():
-    steps, shapes = chain(SHAPE, (CONV, SHAPE), (Shift(known(np.ones((1, 1, 1)))), SHAPE))
+    steps, shapes = chain(SHAPE, (CONV, SHAPE), (Shift(exactly(np.ones((1, 1, 1)))), SHAPE))
     other = Step(steps[1].op, ("x",), "v1", SHAPE, 1)
     assert fused_kernel([steps[0], other], shapes) is None
 
 
 def test_a_sum_whose_places_differ_is_no_run():
     window = Window((3,), (1,), (1,), (0,), (5,))
-    off = Conv(known(np.ones((2, 2, 3))), None, Window((2,), (1,), (2,), (1,), (5,)), 1, False)
+    off = Conv(exactly(np.ones((2, 2, 3))), None, Window((2,), (1,), (2,), (1,), (5,)), 1, False)
     for conv in (off,):
-        weight = known(np.ones((2, 2, *conv.window.taps)))
+        weight = exactly(np.ones((2, 2, *conv.window.taps)))
         shifted = Conv(weight, None, conv.window, 1, False)
         assert fused_kernel(*chain(SHAPE, (shifted, SHAPE))) is not None
         assert fused_kernel(*chain(SHAPE, (shifted, SHAPE), (Add((1, 1)), SHAPE))) is None
-    first = Conv(known(np.ones((2, 2, 3))), None, window, 1, False)
+    first = Conv(exactly(np.ones((2, 2, 3))), None, window, 1, False)
     assert fused_kernel(*chain(SHAPE, (first, SHAPE), (Add((1, 1)), SHAPE))) is not None
 
 

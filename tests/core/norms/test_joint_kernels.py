@@ -20,8 +20,8 @@ from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.windows import window_line
 from tests.core.forged import PREMISES
 from tests.core.norms.convolutions import window_of
-from tests.core.norms.test_fused import known
 from tests.core.norms.test_raised import follows
+from tests.core.rules.cases import exactly
 
 RELU = Activation("relu")
 SCOPE = ScopeClaim("point", (), ())
@@ -42,9 +42,9 @@ def random_proof(seed: int, depth: int = 2, engine: str = "float", radius: float
         window = window_of(taps, shape[2:], strides, dilations, *pads)
         outputs = int(rng.integers(1, 4))
         kernel = rng.standard_normal((outputs, shape[1], *taps)) / math.prod(taps) ** 0.5
-        bias = known(0.3 * rng.standard_normal(outputs)) if rng.random() < 0.5 else None
+        bias = exactly(0.3 * rng.standard_normal(outputs)) if rng.random() < 0.5 else None
         shape = (1, outputs, *window.outputs)
-        op = Conv(known(kernel), bias, window, 1, transposed=False)
+        op = Conv(exactly(kernel), bias, window, 1, transposed=False)
         names = f"u{layer + 1}", f"v{layer + 1}"
         steps.append(Step(op, (below,), names[0], shape, 2 * layer))
         steps.append(Step(RELU, names[:1], names[1], shape, 2 * layer + 1))
@@ -171,7 +171,7 @@ def test_the_form_is_what_is_said_of_it(seed: int) -> None:
         for number, phase in enumerate(np.ndindex(*period)):
             here = (slice(None), *(slice(p, None, n) for p, n in zip(phase, period, strict=True)))
             u, more = (
-                run(proof, replace(conv.op, weight=known(w), bias=None), below, conv)[0][here]
+                run(proof, replace(conv.op, weight=exactly(w), bias=None), below, conv)[0][here]
                 for w in (kernel.frame.kernel, added[number])
             )
             bias = np.zeros(len(u)) if conv.op.bias is None else conv.op.bias.lo
@@ -236,8 +236,8 @@ def one_layer(weight: list[float], bias: list[float] | None = None, least: float
     """Of relu(w·x + b) at each of four places of x, of norm 1 and at least some number."""
     outputs = len(weight)
     op = Conv(
-        known(np.array(weight).reshape(-1, 1, 1)),
-        None if bias is None else known(np.array(bias)),
+        exactly(np.array(weight).reshape(-1, 1, 1)),
+        None if bias is None else exactly(np.array(bias)),
         window_of((1,), (4,)), 1, transposed=False,
     )  # fmt: skip
     shapes = {"x": (1, 1, 4), "u": (1, outputs, 4), "v": (1, outputs, 4)}
@@ -289,7 +289,7 @@ def test_what_a_window_needs() -> None:
         values = tuple(step.output for step in steps)
         assert math.isinf(follows(proof, replace(line, values=values[:-1], value=values[-1])))
     proof.free = frozenset({"w"})
-    used = known(np.ones((1, 1, 1)))
+    used = exactly(np.ones((1, 1, 1)))
     first = proof.program.steps[0]
     moved = replace(first.op, weight=replace(used, sources={"w": 1.0}))
     proof.steps["u"] = replace(first, op=moved)

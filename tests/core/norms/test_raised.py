@@ -29,7 +29,8 @@ from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.raising import gains, numbers_to_raise
 from tests.core.forged import PREMISES
 from tests.core.norms.convolutions import window_of
-from tests.core.norms.test_fused import batch_norm, chain, known, pad_move, runs
+from tests.core.norms.test_fused import batch_norm, chain, pad_move, runs
+from tests.core.rules.cases import exactly
 
 Numbers = tuple[tuple[float, ...], ...]
 RELU = Activation("relu")
@@ -37,7 +38,7 @@ RELU = Activation("relu")
 
 def matrix_kernel(matrix: np.ndarray) -> Kernel:
     shape = (1, matrix.shape[1]), (1, matrix.shape[0])
-    return Kernel.of(Dense(known(matrix), None), *shape)
+    return Kernel.of(Dense(exactly(matrix), None), *shape)
 
 
 def random_map(seed: int) -> tuple[np.ndarray, np.ndarray, float]:
@@ -171,8 +172,8 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
     steps, shapes = run
     rng = np.random.default_rng(seed)
     end = steps[-1]
-    shift = Shift(known(rng.standard_normal((1, *end.shape[1:])) * rng.choice([0.0, 1.0])))
-    factor = Scale(known(np.full((1,) * len(end.shape), scale)))
+    shift = Shift(exactly(rng.standard_normal((1, *end.shape[1:])) * rng.choice([0.0, 1.0])))
+    factor = Scale(exactly(np.full((1,) * len(end.shape), scale)))
     names = [end.output, "shifted", "scaled"]
     more = [
         Step(op, (below,), value, end.shape, len(steps) + number)
@@ -229,7 +230,7 @@ def test_convolutions_of_signs_by_chance(engine: str, stride: int) -> None:
     rng = np.random.default_rng(1)
     kernel, bias = rng.standard_normal((8, 6, 3, 3)) / 8.0, 0.1 * rng.standard_normal(8)
     window = window_of((3, 3), (6, 6), (stride,) * 2, before=(1, 1), after=(1, 1))
-    conv = Conv(known(kernel), known(bias), window, 1, transposed=False)
+    conv = Conv(exactly(kernel), exactly(bias), window, 1, transposed=False)
     after = (1, 8, *window.outputs)
     proof = proof_of(*chain((1, 6, 6, 6), (conv, after)), 4.0, engine)
     matrix, constants = affine_map(proof)
@@ -244,7 +245,7 @@ def test_convolutions_of_signs_by_chance(engine: str, stride: int) -> None:
 def test_a_bias_reaches_every_output() -> None:
     """Nothing but the bias, at every place, of each of two groups."""
     conv = Conv(
-        known(np.zeros((2, 1, 3))), known(np.array([3.0, 4.0])),
+        exactly(np.zeros((2, 1, 3))), exactly(np.array([3.0, 4.0])),
         window_of((3,), (4,), before=(1,), after=(1,)), 2, transposed=False,
     )  # fmt: skip
     proof = proof_of(*chain((1, 2, 4), (conv, (1, 2, 4))), 0.0)
@@ -275,7 +276,7 @@ def test_where_padding_hides_a_tap() -> None:
 
 def test_tokens_have_a_bias_each() -> None:
     """3 and 4 at either token: norms of rows, and of all."""
-    dense = Dense(known(np.zeros((2, 2))), known(np.array([3.0, 4.0])))
+    dense = Dense(exactly(np.zeros((2, 2))), exactly(np.array([3.0, 4.0])))
     proof = proof_of(*chain((1, 2, 2), (dense, (1, 2, 2))), 0.0)
     numbers = ((0.0,) * 2, (0.0,) * 3, (1.0,))
     line = GainFact(value="relu", values=("v0",), numbers=numbers, gain=5.0001, method="dense")
@@ -288,14 +289,14 @@ def test_tokens_have_a_bias_each() -> None:
 def test_nothing_to_raise_is_attained(engine: str) -> None:
     """Of W, b ≥ 0, by the x that suits them: no bound is below, in exact arithmetic."""
     matrix, constants = np.array([[0.1, 0.7], [0.3, 0.2]]), np.array([0.1, 0.3])
-    dense = Dense(known(matrix), known(constants))
+    dense = Dense(exactly(matrix), exactly(constants))
     for x in ([0.6, 0.8], [0.0, 1.0], [0.5, 0.5], [0.8, 0.6]):
-        exactly = [Fraction(n) for n in x]
+        exact_x = [Fraction(n) for n in x]
         values = [
-            sum((Fraction(w) * n for w, n in zip(row, exactly, strict=True)), Fraction(b))
+            sum((Fraction(w) * n for w, n in zip(row, exact_x, strict=True)), Fraction(b))
             for row, b in zip(matrix.tolist(), constants.tolist(), strict=True)
         ]
-        square = sum((n * n for n in exactly), Fraction(0))
+        square = sum((n * n for n in exact_x), Fraction(0))
         norm = math.nextafter(math.sqrt(square), 2.0)
         line = searched(proof_of(*chain((1, 2), (dense, (1, 2))), norm, engine))
         assert line is not None
@@ -317,7 +318,7 @@ def test_nothing_to_raise_is_attained(engine: str) -> None:
     ],
 )
 def test_unusable_numbers(numbers: Numbers) -> None:
-    dense = Dense(known(np.array([[-1.0]])), known(np.ones(1)))
+    dense = Dense(exactly(np.array([[-1.0]])), exactly(np.ones(1)))
     proof = proof_of(*chain((1, 1), (dense, (1, 1))), 0.0)
     line = GainFact(value="relu", values=("v0",), numbers=numbers, gain=1e300, method="dense")
     assert follows(proof, line) >= 1.0
@@ -325,7 +326,7 @@ def test_unusable_numbers(numbers: Numbers) -> None:
 
 def test_what_is_no_run_below_a_relu() -> None:
     """Values that are missing, in another order, of other steps; entries that may be negative."""
-    dense = Dense(known(np.eye(2)), None)
+    dense = Dense(exactly(np.eye(2)), None)
     steps, shapes = chain((1, 2), (dense, (1, 2)), (dense, (1, 2)))
     proof = proof_of(steps, shapes, 1.0)
     line = GainFact(
@@ -356,7 +357,7 @@ def test_what_is_no_run_below_a_relu() -> None:
 def test_relus_with_a_limit(activation: Activation, is_one: bool) -> None:
     """Between 0 and max(x, 0); and what a line says of one, against a grid."""
     matrix, bias = np.array([[4.0, -3.0], [1.0, 5.0]]), np.array([-1.0, 1.0])
-    dense = Dense(known(matrix), known(bias))
+    dense = Dense(exactly(matrix), exactly(bias))
     proof = proof_of(*chain((1, 2), (dense, (1, 2))), 1.5, activation=activation)
     line = searched(proof_of(*chain((1, 2), (dense, (1, 2))), 1.5))
     assert line is not None
@@ -376,8 +377,8 @@ def test_upper_limits_of_every_entry() -> None:
     move, normalisation = Move(pad_move((1, 2, 3, 3), lines)), batch_norm(rng, 3)
     window = window_of((2, 2), (4, 4))
     for own in (low, high):
-        corner = Conv(known(own), None, window, 1, transposed=False)
-        wide = Conv(replace(known(low), hi=high), None, window, 1, transposed=False)
+        corner = Conv(exactly(own), None, window, 1, transposed=False)
+        wide = Conv(replace(exactly(low), hi=high), None, window, 1, transposed=False)
         shape = (1, 3, 3, 3)
         kernels = []
         for conv in (corner, wide):

@@ -12,6 +12,7 @@ from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.program import Dense, Operand
 from lipcert.core.window_kinds import Conv, Window
+from tests.core.rules.cases import exactly
 
 from .convolutions import convolutions, window_of
 
@@ -24,14 +25,10 @@ def shapes(conv):
     return (1, channels, *conv.size), (1, len(conv.kernel), *conv.window.outputs)
 
 
-def known(array):
-    return Operand(array, array)
-
-
 @engines
 @given(convolutions(), st.booleans())
 def test_claims_about_steps(check, conv, transposed):
-    op = Conv(known(conv.kernel), None, conv.window, conv.groups, transposed)
+    op = Conv(exactly(conv.kernel), None, conv.window, conv.groups, transposed)
     below, above = reversed(shapes(conv)) if transposed else shapes(conv)
     norm = float(np.linalg.norm(conv.matrix(), 2))
     assert step_norm_at_most(op, below, above, norm * (1.0 + 1e-8), METHODS[3], check)
@@ -47,7 +44,7 @@ def test_matrices(check, rows):
     W = np.random.default_rng(rows).standard_normal((rows, 5))
     norm = float(np.linalg.norm(W, 2))
     for witness in (METHODS[0], METHODS[1], METHODS[3], NormWitness("torus")):
-        step = (Dense(known(W), None), (1, 7, 5), (1, 7, rows))
+        step = (Dense(exactly(W), None), (1, 7, 5), (1, 7, rows))
         assert step_norm_at_most(*step, norm * (1.0 + 1e-8), witness, check)
         assert not step_norm_at_most(*step, norm * (1.0 - 1e-6), witness, check)
 
@@ -76,18 +73,18 @@ def test_an_unknown_entry_proves_nothing():
 
 @pytest.mark.parametrize("claim", [-1.0, -0.5, np.nan, np.inf])
 def test_claims_that_are_none(claim):
-    op = Dense(known(np.zeros((1, 1))), None)
+    op = Dense(exactly(np.zeros((1, 1))), None)
     assert not step_norm_at_most(op, (1, 1), (1, 1), claim, METHODS[0], norm_at_most_float)
 
 
 @pytest.mark.parametrize("method", ["", "identity", None])
 def test_unknown_methods(method):
-    op = Dense(known(np.zeros((1, 1))), None)
+    op = Dense(exactly(np.zeros((1, 1))), None)
     assert not step_norm_at_most(op, (1, 1), (1, 1), 1.0, NormWitness(method), norm_at_most_float)
 
 
 def test_zero_is_proved():
-    op = Dense(known(np.zeros((2, 2))), None)
+    op = Dense(exactly(np.zeros((2, 2))), None)
     assert step_norm_at_most(op, (1, 2), (1, 2), 0.0, METHODS[0], norm_at_most_exact)
 
 
@@ -101,14 +98,14 @@ def test_zero_is_proved():
     ],
 )
 def test_steps_that_do_not_fit_their_shapes(below, above):
-    op = Conv(known(np.ones((2, 1, 3))), None, window_of((3,), (6,)), 1, False)
+    op = Conv(exactly(np.ones((2, 1, 3))), None, window_of((3,), (6,)), 1, False)
     assert step_norm_at_most(op, (1, 1, 6), (1, 2, 4), 99.0, METHODS[3], norm_at_most_float)
     with pytest.raises(ValueError, match="fit"):
         step_norm_at_most(op, below, above, 99.0, METHODS[3], norm_at_most_float)
 
 
 def test_matrices_that_do_not_fit_their_shapes():
-    op = Dense(known(np.ones((2, 3))), None)
+    op = Dense(exactly(np.ones((2, 3))), None)
     for below, above in (((1, 3), (1, 3)), ((1, 2), (1, 2)), ((4, 3), (1, 2))):
         with pytest.raises(ValueError, match="fit"):
             step_norm_at_most(op, below, above, 99.0, METHODS[0], norm_at_most_float)
@@ -118,7 +115,7 @@ def test_a_torus_through_a_step():
     rng = np.random.default_rng(3)
     kernel = rng.standard_normal((4, 4, 3, 3))
     window = Window((3, 3), (1, 1), (1, 1), (1, 1), (9, 9))
-    op = Conv(known(kernel), None, window, 1, False)
+    op = Conv(exactly(kernel), None, window, 1, False)
     step = (op, (1, 4, 9, 9), (1, 4, 9, 9))
     K = np.fft.fft2(kernel, (10, 10)).transpose(2, 3, 0, 1)
     norm = float(np.linalg.norm(K, 2, axis=(2, 3)).max())
