@@ -118,9 +118,10 @@ class Bounded:
     """A network with its assumptions, and everything derived for it.
 
     graph: that of the importer, with the trained parameters of the settings and the clips of the
-    mechanism. program: the one that training runs, with its clips. norms: those that were proved.
-    grad_norms: by parameter, of the network; `groups` has those after the mechanism. silent: why
-    nothing is known of a parameter. scope: the weights that the bounds hold for.
+    mechanism; the measured one if `_shows_uses`. program: the one that training runs, with its
+    clips. norms: those that were proved. grad_norms: by parameter, of the network; `groups` has
+    those after the mechanism. silent: why nothing is known of a parameter. scope: the weights that
+    the bounds hold for.
     """
 
     file: _File
@@ -143,10 +144,9 @@ class Bounded:
     @property
     def unclipped(self) -> Graph:
         """The graph without the clips of the mechanism."""
-        plain = self.file.graph
-        if self.graph.nodes == plain.nodes:
+        if not isinstance(self.premises.mechanism, BackpropClipping):
             return self.graph
-        return replace(plain, parameters=self.graph.parameters)
+        return replace(self.file.graph, parameters=self.graph.parameters)
 
     @property
     def tensors(self) -> Mapping[str, tuple[str, ...]]:
@@ -331,7 +331,7 @@ def _derived(
     lasts = not graph.drops and (settings.scope == "constraint-set" or plan is None)
     return Bounded(
         file=file,
-        graph=graph,
+        graph=graph.measured if _shows_uses(settings) else graph,
         loss=loss,
         program=program,
         premises=premises,
@@ -382,6 +382,12 @@ def _summed_bound(gradients: Mapping[str, float], tensors: tuple[str, ...]) -> f
     for tensor in tensors:
         total = add_up(total, gradients.get(tensor, 0.0))
     return total
+
+
+def _shows_uses(settings: Settings) -> bool:
+    """Whether bounds need no numbers of computed weights but those of the file."""
+    is_fixed = settings.scope == "point" and not settings.is_stepwise
+    return settings.enforced.clips_gradients or is_fixed
 
 
 def _with_trained(graph: Graph, settings: Settings) -> Graph:

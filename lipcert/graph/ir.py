@@ -327,7 +327,8 @@ class Graph:
     eval_layers: layers of the file that compute something else in train mode. ids: how many rows
     the tables have from which whole numbers at the input choose. whole: whether the file reads
     whole numbers. heads, parts: its outputs and inputs if there are several, as in `Program`.
-    fixed: tensors that are not parameters, and why each is taken to be fixed.
+    fixed: tensors that are not parameters, and why each is taken to be fixed. shown: the same
+    network with steps that compute weights from parameters, if operands here do not show these.
     """
 
     input_name: str
@@ -341,6 +342,7 @@ class Graph:
     heads: tuple[p.Part, ...] = ()
     parts: tuple[p.Part, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
+    shown: Graph | None = None
 
     def uses(self, parameter: str | None = None) -> Iterator[Use]:
         """Yield all uses of this parameter, or of any."""
@@ -356,6 +358,15 @@ class Graph:
         """The trained parameters of which operands do not show all uses."""
         return [name for name, item in self.parameters.items() if item.computed and item.trainable]
 
+    @property
+    def measured(self) -> Graph:
+        """The graph that shows all uses of trained parameters, if there is one."""
+        if not self.computed or self.shown is None:
+            return self
+        parameters = {k: replace(item, computed=False) for k, item in self.parameters.items()}
+        found = replace(self.shown, parameters=parameters, eval_layers=self.eval_layers)
+        return replace(found, fixed=self.fixed)
+
     def check_shown(self) -> None:
         """Raise NoVerdictError (LC319) if gradients of a trained parameter cannot be measured."""
         if self.computed:
@@ -367,9 +378,10 @@ class Graph:
                 else "freeze them (requires_grad_(False)), or apply each to the data by itself, as "
                 "(x @ a) @ b does in place of x @ (a @ b)"
             )
+            clips = "train with GradientClipping; " if self.shown else ""
             raise NoVerdictError(
-                f"[LC319] the file computes weights from {names}, which have bounds, but whose "
-                f"gradients are not measured; {remedy}, and export with {EXPORT}"
+                f"[LC319] the file computes weights from {names}, whose gradients are not measured "
+                f"under this mechanism or scope; {clips}{remedy}, and export with {EXPORT}"
             )
 
     @property

@@ -42,6 +42,7 @@ from lipcert.importer.model import (
 )
 from lipcert.importer.nodes import Branches, NotedNode, label, needed_nodes, needed_values
 from lipcert.importer.origins import unseen
+from lipcert.importer.shown import shown_graph
 from lipcert.importer.survey import (
     ACROSS,
     distinct,
@@ -147,10 +148,14 @@ def assemble(
         reason = f"the trained parameters {listed} enter as plain numbers (an exponent, a limit)"
         raise UnsupportedModelError((Refusal("LC003", "", "", reason, _FREEZE),))
     graph = graph_of(program, found.model, trained.parameters, as_exported=as_exported)
+    shown = None
+    if graph.computed and not bound.names:  # whose numbers other nodes may read under other names
+        shown = shown_graph(found.whole, program, graph.parameters, targets)
     graph = replace(
         graph,
         eval_layers=eval_layers(file, *targets),
         fixed=trained.fixed,
+        shown=shown,
     )
     diagnostics = (
         *_batch_notes(program, source),

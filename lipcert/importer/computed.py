@@ -37,7 +37,7 @@ class Computed:
 
     names: the tensors that the graph computes from parameters; absorbed: those parameters;
     reduced: the names of single numbers that come from tensors of several numbers; views:
-    constants that are views of an initializer.
+    constants that are views of an initializer; nodes: those that compute the tensors.
     """
 
     model: Model
@@ -45,6 +45,14 @@ class Computed:
     absorbed: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
     views: Mapping[str, TensorView] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def whole(self) -> Model:
+        """The model with the nodes that compute these tensors."""
+        stored = self.model.initializers.items()
+        kept = {name: item for name, item in stored if name not in self.names}
+        return replace(self.model, nodes=(*self.nodes, *self.model.nodes), initializers=kept)
 
 
 def with_computed(model: Model, trained: Set[str]) -> Computed:
@@ -73,6 +81,7 @@ def with_computed(model: Model, trained: Set[str]) -> Computed:
         frozenset(search.absorbed),
         frozenset(name for name in search.of_several & made.keys() if made[name].size == 1),
         search.views,
+        nodes,
     )
 
 

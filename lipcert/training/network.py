@@ -165,8 +165,8 @@ class TrainedNetwork:
 
     @property
     def graph(self) -> Graph:
-        """The graph that the module was imported as."""
-        return self.model.graph
+        """The graph that the module was imported as, in which all uses of parameters show."""
+        return self.model.graph.measured
 
     def live(self, name: str) -> Tensor | None:
         """Return the module's own parameter or buffer of this name."""
@@ -234,7 +234,8 @@ def trained_network(
     """
     _refuse_training_mode(unwrapped(module), masks=masks)
     found = imported_network(module, example, path, settings, exists=exists)
-    found.graph.check_shown()
+    shows = settings is not None and settings.enforced.clips_gradients
+    (found.graph if shows else found.model.graph).check_shown()
     return found
 
 

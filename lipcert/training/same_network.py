@@ -42,7 +42,7 @@ _NOT_EVALUATED: Final = (
 )
 _OTHER_NETWORK: Final = (
     "is not that of the network that was bounded: the module was changed, has a hook or an "
-    "autograd function whose backward pass is not the derivative of its forward pass, "
+    "autograd function whose backward pass is not the derivative of its forward pass (detach), "
     f"{UNLIKE}"
 )
 _CALLS: Final = (

@@ -134,7 +134,7 @@ def test_weights_that_are_computed_become_plain_ones(computed: Callable[..., nn.
     x = torch.rand(5, 6)
     network(x)
     with pytest.raises(NoVerdictError, match="make_trainable"):
-        private_run(mechanism=CLIP, network=lambda: network)
+        private_run(mechanism=HELD, network=lambda: network)
     loads: list[object] = []
     network[0].register_load_state_dict_pre_hook(lambda *_: loads.append(0))
     found = make_trainable(network, CLIP)

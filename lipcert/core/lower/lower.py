@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from lipcert.core import program as p
 from lipcert.core.budget import spend
@@ -46,12 +46,12 @@ def lower(model: Model, *outputs: str) -> p.Program:
         raise Unsupported("the outputs that the loss reads are not different ones")
     walk = Walk.of(model, *outputs, batched=True)
     try:
-        return _lowered(walk, outputs)
+        return lowered(walk, outputs)
     except Unsupported as error:
         mixes = isinstance(error, MixingError) and walk.count != 1
         if mixes or isinstance(error, ReadsAcrossError) or not walk.count:
             raise
-    return _lowered(Walk.of(model, *outputs, batched=False), outputs)
+    return lowered(Walk.of(model, *outputs, batched=False), outputs)
 
 
 def _live(
@@ -109,7 +109,8 @@ def _starts(sources: Sequence[Input], *, batched: bool) -> Iterator[Data]:
         yield Data(source.name, (size, *dims), p.Place(0) if batched else None, kind)
 
 
-def _lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
+def lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
+    """Return the program of a walk, which begins here."""
     model, sink, starts = walk.model, walk.sink, walk.starts
     for position, node in walk.nodes:
         walk.node(node, position)
@@ -187,7 +188,7 @@ class Walk:
             self.guards = Guards(self.values, self.sink)
 
     @classmethod
-    def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
+    def of(cls, model: Model, *outputs: str, batched: bool) -> Self:
         """Return the walk to these outputs, from the inputs that they depend on."""
         nodes, names = _live(model, outputs, batched=batched)
         sources = _sources(model, names)

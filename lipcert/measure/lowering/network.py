@@ -58,8 +58,9 @@ def function_of(node: Node, like: Tensor) -> Function:
         return function
 
     def one_by_one(inputs: Sequence[Tensor], tensors: Tensors) -> Tensor:
+        rank = max(map(len, node.given))
         pairs = zip(inputs, node.given, strict=True)
-        whole = [x.reshape(x.shape[0], *shape) for x, shape in pairs]
+        whole = [x.reshape(len(x), *[1] * (rank - len(shape)), *shape) for x, shape in pairs]
         found: Tensor = torch.vmap(lambda *parts: function(parts, tensors))(*whole)
         return found.reshape(inputs[0].shape[0], *node.shape)
 
