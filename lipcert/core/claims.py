@@ -120,7 +120,9 @@ def output_faults(  # noqa: PLR0917  what is claimed, and all that it is compare
     for group, bound in zip(certificate.groups, groups, strict=True):
         yield from _below("gradient of the group", group.name, group.grad_norm, bound.grad_norm)
         yield from _below("sensitivity", group.name, group.sensitivity, bound.sensitivity)
-        yield from _dimension_fault(group, sizes)
+        dimension = sum(sizes[name] for name in group.parameters)
+        if group.dimension != dimension:
+            yield f"the group {shown(group.name)} has {dimension} numbers, not {group.dimension}"
     network = certificate.network
     yield from _below("Lipschitz constant", "network", network.lipschitz, lipschitz)
     total = total_sensitivity([bound.grad_norm for bound in groups])
@@ -139,12 +141,6 @@ def joint_multiplier(groups: tuple[GroupClaim, ...]) -> float:
     """Return the noise multiplier of the whole release: the groups of a step are one mechanism."""
     moved = [group.sensitivity for group in groups]
     return effective_multiplier(moved, [group.noise_std for group in groups])
-
-
-def _dimension_fault(group: GroupClaim, sizes: Mapping[str, int]) -> Iterator[str]:
-    dimension = sum(sizes[name] for name in group.parameters)
-    if group.dimension != dimension:
-        yield f"the group {shown(group.name)} has {dimension} numbers, not {group.dimension}"
 
 
 def _below(what: str, where: str, claimed: float | None, derived: float) -> Iterator[str]:

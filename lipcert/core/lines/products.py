@@ -28,7 +28,7 @@ from lipcert.core.arithmetic import round_down
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound, member
 from lipcert.core.forms.links import ORDERINGS, Link, Matrix, edges_of, on_run
-from lipcert.core.interval import Array, Interval, exact, norm_up, up
+from lipcert.core.interval import Array, Interval, norm_up, up
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import VALUES, chain_steps
 from lipcert.core.lines.proof import Proof
@@ -375,9 +375,5 @@ def region_of(
 
 def _at_zero(proof: Proof, step: Step) -> Interval:
     """Return the image of 0 under a step."""
-    shapes = proof.program.shapes
-    points = {
-        name: Fact.of(shapes[name], 0.0, exact(np.zeros((1,) * len(shapes[name]))))
-        for name in step.inputs
-    }
+    points = {name: Fact.of(proof.program.shapes[name], 0.0) for name in step.inputs}
     return step_fact(proof.program, step, points, proof.weights).box

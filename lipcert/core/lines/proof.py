@@ -158,8 +158,7 @@ class Proof:
 
     def images(self, steps: Sequence[Step], start: str) -> Mapping[str, Fact]:
         """Return facts of the outputs of steps if the value at their start is 0."""
-        shape = self.program.shapes[start]
-        at_start = {start: Fact.of(shape, 0.0, exact(np.zeros((1,) * len(shape))))}
+        at_start = {start: Fact.of(self.program.shapes[start], 0.0)}
         return self.carried(self._images.setdefault(start, at_start), steps)
 
     def carried(self, points: dict[str, Fact], steps: Sequence[Step]) -> Mapping[str, Fact]:

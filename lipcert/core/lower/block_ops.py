@@ -9,7 +9,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes, same_order
 from lipcert.core.lower.moves import arrange, indices, move, permute
-from lipcert.core.lower.selection_ops import CHOSEN, names_own, picked, picked_along
+from lipcert.core.lower.selection_ops import CHOSEN, counted, names_own, picked, picked_along
 from lipcert.core.lower.spelling import apply, whole
 from lipcert.core.lower.values import FIXED, Array, Constant, Data, Value, check_size, only_data
 from lipcert.core.program import IndexArray, Place, Shape
@@ -33,25 +33,21 @@ def depth_to_space(call: Call) -> Value:
         split, order = (count, depth, size, size, height, width), (0, 1, 4, 2, 5, 3)
     else:
         raise Unsupported("its mode is not known")
-    shape = (count, depth, height * size, width * size)
-
-    def blocks(entries: Array) -> Array:
-        return entries.reshape(split).transpose(order).reshape(shape)
-
-    return arrange(call, value, blocks, value.place)
+    return _regrouped(call, value, split, order, (count, depth, height * size, width * size))
 
 
 def space_to_depth(call: Call) -> Value:
     """Lower SpaceToDepth: blocks of positions become blocks of channels."""
     value, (count, channels, height, width), size = _image(call)
     rows, columns = height // size, width // size
-    split, shape = (
-        (count, channels, rows, size, columns, size),
-        (count, channels * size**2, rows, columns),
-    )
+    split = (count, channels, rows, size, columns, size)
+    shape = (count, channels * size**2, rows, columns)
+    return _regrouped(call, value, split, (0, 3, 5, 1, 2, 4), shape)
 
+
+def _regrouped(call: Call, value: Value, split: Shape, order: Shape, shape: Shape) -> Value:
     def blocks(entries: Array) -> Array:
-        return entries.reshape(split).transpose(0, 3, 5, 1, 2, 4).reshape(shape)
+        return entries.reshape(split).transpose(order).reshape(shape)
 
     return arrange(call, value, blocks, value.place)
 
@@ -66,16 +62,11 @@ def triangle(call: Call) -> Value:
     return move(call, value, np.where(kept, indices(value.shape), -1), value.place)
 
 
-def _places(constant: Constant) -> IndexArray:
-    entries = replace(constant, place=None).whole()
-    return np.asarray(entries, dtype=np.int64).reshape(constant.shape)
-
-
-def _counted(places: IndexArray, sizes: IndexArray | int) -> IndexArray:
-    """Return the places counted from the front; refuse places out of range."""
-    if (places < -sizes).any() or (places >= sizes).any():
-        raise Unsupported("an index is out of range")
-    return np.asarray(places % sizes)
+def _along(value: Value, places: Constant, axis: int) -> IndexArray:
+    """Return the flat index of the entry at each place along an axis."""
+    where = list(np.indices(check_size(places.shape), sparse=True))
+    where[axis] = counted(places, value.shape[axis])
+    return indices(value.shape)[tuple(where)]
 
 
 def gather_elements(call: Call) -> Value:
@@ -98,17 +89,14 @@ def gather_elements(call: Call) -> Value:
         given = only_data(apply(call, "Unsqueeze", chosen, whole(axis + 1)))
         shown = picked_along(call, wide, given, axis + 1)
         return apply(call, "Squeeze", shown, whole(axis + 1))
-    constant = call.constant(1)
-    places = _places(constant)
+    places = call.constant(1)
     check_kept(value, (axis,))
     if len(places.shape) != len(value.shape):
         raise Unsupported("its indices have another rank")
     own = -1 if value.place is None else value.place.axis
-    if constant.place != value.place or (own >= 0 and places.shape[own] != value.shape[own]):
+    if places.place != value.place or (own >= 0 and places.shape[own] != value.shape[own]):
         raise Unsupported(FIXED)
-    where = list(np.indices(check_size(places.shape), sparse=True))
-    where[axis] = _counted(places, value.shape[axis])
-    return move(call, value, indices(value.shape)[tuple(where)], value.place)
+    return move(call, value, _along(value, places, axis), value.place)
 
 
 def gather_nd(call: Call) -> Value:
@@ -130,7 +118,7 @@ def gather_nd(call: Call) -> Value:
         )
     constant = call.constant(1)
     is_own = leading == 0 and _names_own(value, constant)
-    places = _places(replace(constant, varies=None) if is_own else constant)
+    places = replace(constant, varies=None) if is_own else constant
     depth, shape = places.shape[-1], value.shape
     if leading < 0 or leading + depth > len(shape) or places.shape[:leading] != shape[:leading]:
         raise Unsupported("its indices do not fit")
@@ -140,14 +128,14 @@ def gather_nd(call: Call) -> Value:
         if constant.place != (place if place is not None and place.axis < leading else None):
             raise Unsupported(FIXED)
     check_size((*places.shape[:-1], *shape[leading + depth :]))
-    where = _counted(places, np.asarray(shape[leading : leading + depth], dtype=np.int64))
+    where = counted(places, np.asarray(shape[leading : leading + depth], dtype=np.int64))
     outer = np.indices(shape[:leading], sparse=True)
-    inner = [item.reshape(*item.shape, *(1,) * (places.ndim - 1 - leading)) for item in outer]
+    inner = [item.reshape(*item.shape, *(1,) * (len(places.shape) - 1 - leading)) for item in outer]
     index = indices(shape)[(*inner, *np.moveaxis(where, -1, 0))]
     if is_own:
         place = constant.place
     elif place is not None and place.axis >= leading:
-        place = Place(place.axis - leading - depth + places.ndim - 1, place.before)
+        place = Place(place.axis - leading - depth + len(places.shape) - 1, place.before)
     return move(call, value, index, place)
 
 
@@ -163,25 +151,22 @@ def _names_own(value: Value, places: Constant) -> bool:
 
 def scatter_elements(call: Call) -> Value:
     """Lower ScatterElements: replace the entries at constant places along one axis."""
-    value, constant, updates = call.value(0), call.constant(1), call.value(2)
+    value, places, updates = call.value(0), call.constant(1), call.value(2)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     check_kept(value, (axis,))
-    places = _places(constant)
     own = -1 if value.place is None else value.place.axis
-    if not value.place == constant.place == updates.place or places.shape != updates.shape:
+    if not value.place == places.place == updates.place or places.shape != updates.shape:
         raise Unsupported(FIXED)
     if own >= 0 and places.shape[own] != value.shape[own]:
         raise Unsupported(FIXED)
-    where = list(np.indices(check_size(places.shape), sparse=True))
-    where[axis] = _counted(places, value.shape[axis])
-    return _replaced(call, value, updates, indices(value.shape)[tuple(where)])
+    return _replaced(call, value, updates, _along(value, places, axis))
 
 
 def scatter_nd(call: Call) -> Value:
     """Lower ScatterND: replace entries or slices at constant places, or in the example's rows."""
     value, constant, updates = call.value(0), call.constant(1), call.value(2)
     is_own = _names_own(value, constant)
-    places = _places(replace(constant, varies=None) if is_own else constant)
+    places = replace(constant, varies=None) if is_own else constant
     expected = constant.place
     if not is_own and value.place is not None:
         check_kept(value, range(places.shape[-1]))
@@ -190,7 +175,7 @@ def scatter_nd(call: Call) -> Value:
     if (constant.place is not None and not is_own) or updates.place != expected:
         raise Unsupported(FIXED)
     sizes = np.asarray(value.shape[: places.shape[-1]], dtype=np.int64)
-    where = indices(value.shape)[tuple(np.moveaxis(_counted(places, sizes), -1, 0))]
+    where = indices(value.shape)[tuple(np.moveaxis(counted(places, sizes), -1, 0))]
     return _replaced(call, value, updates, where)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from lipcert.core.kinds import DivideByNorm
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.constant_node import sum_of_sources
+from lipcert.core.lower.entry_ops import check_alike
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import permute
@@ -64,9 +65,8 @@ def mean_variance(call: Call) -> Value:
 
 def mean(call: Call) -> Value:
     """The mean of several values, entry by entry."""
+    check_alike(call)
     values = call.values()
-    if call.version < 8 and len({(value.shape, value.place) for value in values}) > 1:
-        raise Unsupported("its inputs have different shapes")
     total = values[0]
     if len(values) > 1:
         total = apply(call, "Sum", *values)

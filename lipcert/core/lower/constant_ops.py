@@ -391,8 +391,7 @@ def power(call: Call) -> Value:
     numbers, marks = np.unique(exponent.lo), np.broadcast_to(exponent.lo, check_size(shape))
     if exponent.lo is not exponent.hi or len(numbers) > _MOST_FACTORS:
         raise Unsupported("its exponent is not exact, or of too many numbers")
-    copies = math.prod(shape) // max(constant.lo.size, 1)
-    constant = constant.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
+    constant = _repeated(constant, shape, place)
     if constant.is_float and len(numbers) == 1:
         call.sink.untracked.update(exponent.sources)
         power = image_of_constant(constant, "power", float(numbers[0]))

@@ -102,7 +102,7 @@ def interval(constant: Constant) -> Interval:
 def quotient(constant: Constant) -> Interval:
     """Enclose 1/c; it is exact if c is a power of two."""
     known = interval(constant)
-    if (known.lo <= 0.0).any() and (known.hi >= 0.0).any() and _may_vanish(known):
+    if ((known.lo <= 0.0) & (known.hi >= 0.0)).any():
         raise Unsupported("a divisor may be 0")
     mantissa, _ = np.frexp(known.lo)
     with np.errstate(over="ignore", under="ignore"):
@@ -112,7 +112,3 @@ def quotient(constant: Constant) -> Interval:
     is_power &= np.abs(exact) >= np.finfo(np.float64).tiny
     low, high = np.where(is_power, exact, inverse.lo), np.where(is_power, exact, inverse.hi)
     return Interval(low, low if is_power.all() else high)
-
-
-def _may_vanish(known: Interval) -> bool:
-    return bool(((known.lo <= 0.0) & (known.hi >= 0.0)).any())

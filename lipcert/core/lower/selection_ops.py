@@ -152,6 +152,15 @@ def part(call: Call) -> Value:
     return parts[place]
 
 
+def counted(constant: Constant, sizes: IndexArray | int) -> IndexArray:
+    """Return places counted from the front, of each example or of all; refuse any out of range."""
+    entries = replace(constant, place=None).whole()
+    places = np.asarray(entries, dtype=np.int64).reshape(constant.shape)
+    if (places < -sizes).any() or (places >= sizes).any():
+        raise Unsupported("an index is out of range")
+    return np.asarray(places % sizes)
+
+
 def gather(call: Call) -> Value:
     """Lower Gather: entries of an axis at constant places, whose axes replace it; or table rows.
 
@@ -175,18 +184,14 @@ def gather(call: Call) -> Value:
     if is_own:
         value, places = replace(value, place=None), replace(places, varies=None)
     check_kept(value, (axis,))
-    size = value.shape[axis]
-    wanted = np.asarray(replace(places, place=None).whole(), dtype=np.int64).reshape(places.shape)
-    if ((wanted < -size) | (wanted >= size)).any():
-        raise Unsupported("an index is out of range")
-    place = value.place
+    wanted, place = counted(places, value.shape[axis]), value.place
     if places.place is not None:
         if place is not None:
             raise Unsupported(FIXED)
         place = Place(axis + places.place.axis, places.place.before)
     elif place is not None and place.axis > axis:
         place = Place(place.axis + wanted.ndim - 1, place.before)
-    return _taken(call, value, axis, wanted % size, place)
+    return _taken(call, value, axis, wanted, place)
 
 
 def picked(call: Call, value: Data, places: Data) -> Value:

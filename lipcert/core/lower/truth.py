@@ -25,7 +25,7 @@ from lipcert.core.lower.spelling import apply, reduced, whole
 from lipcert.core.lower.values import UNKNOWN, VARIES, Constant, Data, Kind, Value, only_data
 from lipcert.core.program import Place
 from lipcert.core.reader.records import Node
-from lipcert.core.token_kinds import Hide, Multiply, Scale
+from lipcert.core.token_kinds import Hide, Multiply
 
 _BOOL, _INT32, _INT64 = 9, 6, 7
 _INTEGERS = frozenset({_INT32, _INT64})
@@ -333,17 +333,15 @@ def _as_reals(value: Value) -> Value:
 def chosen(call: Call) -> Value:
     """Lower Where: m·a + (1 − m)·b for a truth value m, which is always 0 or 1."""
     condition = _only_truth(call.value(0))
-    shape, place = broadcast([condition, call.value(1), call.value(2)])
-    for value, other, flag in (
-        (call.value(1), call.value(2), condition),
-        (call.value(2), call.value(1), _opposite(condition)),
-    ):
+    first, second, parts = call.value(1), call.value(2), []
+    shape, place = broadcast([condition, first, second])
+    cases = (first, second, condition), (second, first, _opposite(condition))
+    for value, other, flag in cases:
         if isinstance(value, Constant) and value.is_float and np.isneginf(value.hi).all():
             call.sink.untracked.update(value.sources)
             found = _hidden(call, other, number_of(call, flag))
             return replace(expanded(call, found, shape, place), kind=found.kind)
-    parts = []
-    for value, flag in ((call.value(1), condition), (call.value(2), _opposite(condition))):
+    for value, _, flag in cases:
         if isinstance(value, Data):
             if not value.is_real:
                 raise Unsupported("it computes with whole numbers that depend on the data")
@@ -355,10 +353,7 @@ def chosen(call: Call) -> Value:
         elif value.uniform() == 0.0:
             call.sink.untracked.update(value.sources)
         else:
-            own, where = broadcast((value, flag))
-            full = expanded(call, number_of(call, flag), own, where)
-            factor = Scale(value.operand(len(own)))
-            parts.append(call.step(factor, full, shape=own, place=where))
+            parts.append(times(call, number_of(call, flag), value))
     if not parts:
         return scaled(call, expanded(call, number_of(call, condition), shape, place), 0.0)
     return expanded(call, combined(call, parts, (1,) * len(parts)), shape, place)

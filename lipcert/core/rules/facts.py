@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Self
 
 import numpy as np
@@ -68,21 +69,16 @@ class Fact:
 
     def meet(self, other: Fact, shape: Shape) -> Fact:
         """Return the fact that follows from two facts of the same value."""
-        return Fact.of(
-            shape,
-            min(self.norm, other.norm),
-            self.box.meet(other.box),
-            min(self.row_norm, other.row_norm),
-            min(self.column_norm, other.column_norm),
-            min(self.row_spread, other.row_spread),
-            min(self.column_spread, other.column_spread),
-            min(self.token_norm, other.token_norm),
-        )
+        lengths = map(min, _LENGTHS(self), _LENGTHS(other))
+        return Fact.of(shape, min(self.norm, other.norm), self.box.meet(other.box), *lengths)
 
     @property
     def max_abs(self) -> float:
         """An upper bound of the magnitude of every entry."""
         return float(np.max(self.box.magnitude(), initial=0.0))
+
+
+_LENGTHS = attrgetter("row_norm", "column_norm", "row_spread", "column_spread", "token_norm")
 
 
 @dataclass(frozen=True, slots=True)
