@@ -361,5 +361,4 @@ def digits(run: Claims) -> Examples:
     datasets = pytest.importorskip("sklearn.datasets")
     pixels, labels = datasets.load_digits(return_X_y=True)
     x = pixels / np.maximum(np.linalg.norm(pixels, axis=1, keepdims=True), 1e-9) * (1.0 - 1e-12)
-    shape = run.engine.graph.input_shape
-    return Examples(x[:400].reshape(-1, *shape), labels[:400], "digits")
+    return Examples(x[:400].reshape(-1, *run.engine.graph.input_shape), labels[:400], "digits")

@@ -78,7 +78,7 @@ class Best:
 
     def __init__(self, objectives: int) -> None:
         self.norms: FloatArray = np.full(objectives, -np.inf)
-        self._found: list[tuple[FloatArray, Labels] | None] = [None] * objectives
+        self._found: dict[int, tuple[FloatArray, Labels]] = {}
 
     def meet(self, x: FloatArray, labels: Labels, norms: FloatArray) -> None:
         """Keep what is better than all before.
@@ -93,10 +93,7 @@ class Best:
 
     def example(self, objective: int) -> tuple[FloatArray, Labels]:
         """Return the best example of an objective, with its label."""
-        found = self._found[objective]
-        if found is None:
-            raise ValueError("nothing was found yet")
-        return found
+        return self._found[objective]
 
     def rows(self) -> Rows:
         """Return the best example of every objective."""

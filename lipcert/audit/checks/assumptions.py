@@ -38,6 +38,7 @@ from lipcert.audit.weight_norms import MODEL, Excess, excesses, storage_unit
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.admissibility import outside
 from lipcert.graph.ir import is_shown
+from lipcert.measure.precision import Precision
 
 _DOMAIN: Final = Check(
     "LC304",
@@ -177,9 +178,8 @@ def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
 
 def _unit(run: RecordedRun) -> float:
     """Return the unit roundoff of the type in which the run stores its weights."""
-    known = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-    used = [step.arithmetic.dtype for step in run.steps if step.arithmetic is not None]
-    return max((known.get(dtype, 2.0**-53) for dtype in used), default=2.0**-24)
+    used = [step.arithmetic.stored for step in run.steps if step.arithmetic is not None]
+    return max(((item or Precision.FLOAT64).unit / 2.0 for item in used), default=2.0**-24)
 
 
 @run_check(MIXING)

@@ -32,7 +32,7 @@ by its full name, and every hyper-parameter that it takes is the recorded one.
 import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -192,52 +192,21 @@ _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0
 
 
-@dataclass(slots=True)
-class _Followed:
-    """The changes of weights that could be compared, and the reasons why others could not.
-
-    lost: steps whose update could not be repeated; reasons: why, each once.
-    """
-
-    updates: list[int] = field(default_factory=list)
-    links: int = 0
-    projected: int = 0
-    lost: list[int] = field(default_factory=list)
-    reasons: set[str] = field(default_factory=set)
-
-
 @run_check(_CHECK, most=FEW)
 def chain(run: RecordedRun) -> Iterator[Finding]:
     """Report each place where weights do not follow, or one pass, with the gaps."""
-    found = _Followed()
+    found = _Chain(run)
     reports: list[Finding] = []
     if any(step.weights_before for step in run.steps):
-        reports = [item for rank in run.trace.ranks for item in _Rank(run, found).followed(rank)]
+        reports = [item for rank in run.trace.ranks for item in found.followed(rank)]
     yield from reports
     if found.updates or found.links:
-        yield _CHECK.passed(_message(run, found))
+        yield _CHECK.passed(found.message())
     elif not reports:
         yield (
             "no two neighbouring steps record their weights, and no step its optimizer; use "
             "every=1 and detail=… of the recorder"
         )
-
-
-def _message(run: RecordedRun, found: _Followed) -> str:
-    steps = len(run.steps)
-    text = (
-        f"the optimizer's update was repeated at {len(found.updates)} of {steps} steps, and "
-        f"{found.links} steps start from the weights that the step before left"
-    )
-    if found.projected:
-        text += f" ({found.projected} tensors moved into their constraint)"
-    lost = _longest(found.lost)
-    if lost:
-        text += (
-            f"; gaps: for {len(found.lost)} steps nothing shows what changed the weights; the "
-            f"longest gap has {len(lost)} steps (from step {lost[0]} to step {lost[-1]})"
-        )
-    return text
 
 
 def _longest(numbers: list[int]) -> list[int]:
@@ -246,25 +215,29 @@ def _longest(numbers: list[int]) -> list[int]:
     return max(([number for _, number in run] for _, run in runs), key=len, default=[])
 
 
-class _Rank:
-    """Follows the steps of one rank, one after another."""
+class _Chain:
+    """Follows the steps of each rank, one after another, and counts what could be compared.
 
-    def __init__(self, run: RecordedRun, found: _Followed) -> None:
+    lost: steps whose update could not be repeated; reasons: why, each once.
+    """
+
+    def __init__(self, run: RecordedRun) -> None:
         self._run = run
-        self._found = found
-        self._known: set[str] = set()
-        self._last: Step | None = None
-        self._state: Mapping[str, Updated] = {}
-        self._resumed = False
-        settings = run.settings
+        self.updates = self.links = self.projected = 0
+        self.lost: list[int] = []
+        self.reasons: set[str] = set()
         self._kinds = {
             run.names[name].recorded: constraint.kind
-            for name, constraint in constraints_of(run.graph, settings).items()
+            for name, constraint in constraints_of(run.graph, run.settings).items()
             if name in run.names
         }
 
     def followed(self, rank: int) -> Iterator[Finding]:
         """Report each place where something else happened."""
+        self._known: set[str] = set()
+        self._last: Step | None = None
+        self._state: Mapping[str, Updated] = {}
+        self._resumed = False
         for event in self._run.trace.events(rank):
             if isinstance(event, Resume):
                 self._resumed = True
@@ -275,6 +248,23 @@ class _Rank:
                 for blob in (event.weights_before, event.weights_start, event.weights_after):
                     self._known |= set() if blob is None else {blob.sha256}
                 self._last, self._resumed = event, False
+
+    def message(self) -> str:
+        """Say what was compared, and what was not."""
+        steps = len(self._run.steps)
+        text = (
+            f"the optimizer's update was repeated at {self.updates} of {steps} steps, and "
+            f"{self.links} steps start from the weights that the step before left"
+        )
+        if self.projected:
+            text += f" ({self.projected} tensors moved into their constraint)"
+        lost = _longest(self.lost)
+        if lost:
+            text += (
+                f"; gaps: for {len(self.lost)} steps nothing shows what changed the weights; the "
+                f"longest gap has {len(lost)} steps (from step {lost[0]} to step {lost[-1]})"
+            )
+        return text
 
     def _between(self, step: Step) -> Iterator[Finding]:
         """Compare the end of the previous step with the beginning of this one."""
@@ -290,11 +280,9 @@ class _Rank:
             return
         if faults and self._resumed:
             why = "starts, after an interruption, from weights that match no recorded step"
-            yield (
-                f"{self._run.name(step)} {why}" if self._found.lost else self._undecided(step, why)
-            )
+            yield (f"{self._run.name(step)} {why}" if self.lost else self._undecided(step, why))
             return
-        self._found.links += not faults
+        self.links += not faults
         yield from faults
 
     def _state_kept(self, step: Step) -> Iterator[CheckReport]:
@@ -345,7 +333,7 @@ class _Rank:
             source, target = exact(first[name]), exact(second[name])
             unit = stored_roundoff(step, second[name])
             if name in self._kinds and is_projection(source, target, unit):
-                self._found.projected += 1
+                self.projected += 1
                 continue
             off = _distance(target, source)
             text = f"{name!r} changed {place}, by {off:.4g} of {norm_of(source):.4g}"
@@ -355,23 +343,23 @@ class _Rank:
         """Compare the end of a step with the update computed from its beginning."""
         before, after = step.weights_before, step.weights_after
         if before is None or after is None:
-            self._found.lost.append(step.number)
+            self.lost.append(step.number)
             return
         place = self._run.name(step)
         updates = updates_of(step, place)
         first, second = before.tensors(), after.tensors()
         skipped: Collection[str] = ()
         if isinstance(updates, CheckReport | str):
-            self._found.lost.append(step.number)
+            self.lost.append(step.number)
             if isinstance(updates, CheckReport):
                 yield updates
-            elif updates not in self._found.reasons:
-                self._found.reasons.add(updates)
+            elif updates not in self.reasons:
+                self.reasons.add(updates)
                 yield self._run.unshown(_REPEATED, updates)
             skipped = step.trained or self._run.trace.manifest.parameters
             updates = {}
         else:
-            self._found.updates.append(step.number)
+            self.updates += 1
             self._state = {name: item for name, item in updates.items() if "@" in name}
         for name in first:
             if name in skipped or not self._is_kept(name, first[name]):
@@ -386,7 +374,7 @@ class _Rank:
             if off <= slack:
                 continue
             if name in self._kinds and is_projection(source, target, unit, slack):
-                self._found.projected += 1
+                self.projected += 1
                 continue
             what = "what it was, though the optimizer does not train it"
             if name in updates and step.optimizer is not None:

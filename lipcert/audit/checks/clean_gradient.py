@@ -34,7 +34,7 @@ factors as entries explain anything, kinks included; and batches of at most 2²�
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -139,7 +139,7 @@ def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:
     (clean,) = release.cleans
     if not release.batches:
         return _of_nothing(release, clean)
-    return _report(release, _distance(run, release, clean, decay))
+    return _Comparison(run, release, clean, decay).report()
 
 
 def _of_nothing(release: Release, clean: Blob) -> CheckReport:
@@ -156,69 +156,106 @@ def _of_nothing(release: Release, clean: Blob) -> CheckReport:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Distance:
-    """Lengths of the module docstring, and what explains the distance.
+class _Comparison:
+    """A recorded clean gradient beside the sum; lengths of the module docstring, and what explains
+    them.
 
-    d: distance; a: allowed; s: Σ‖g_i‖; added: of all that is added up, ≥ s; is_factor: whether only
-    α differs; extra: tensors that were recorded and are not bounded. heaviest: the example with the
-    largest factor, and that factor, if it is certainly above 1.
+    added: length of all that is added up, ≥ s. is_factor: whether only α differs. extra: tensors
+    that were recorded and are not bounded. heaviest: the example with the largest factor, and that
+    factor, if it is certainly above 1.
     """
 
-    d: float
-    a: float
-    s: float
-    added: float
-    alpha: float
-    is_factor: bool
-    extra: tuple[str, ...]
-    heaviest: tuple[int, float] | None
+    def __init__(self, run: RecordedRun, release: Release, clean: Blob, decay: float) -> None:
+        self.name = release.name
+        first, snapshot = release.batches[0], clean.tensors()
+        weights, claims = run.weights(first.name), _of_tensors(run, release)
+        clips = clips_of(run, claims)
+        precise = Gradients(claims, weights, run.device, decay=decay, clips=clips)
+        passes = _passes(precise, release)
+        used = stored = None
+        if (arithmetic := first.step.arithmetic) is not None:
+            convolves = any(isinstance(node.op, Conv) for node in run.graph.nodes)
+            used, stored = arithmetic.products(convolves=convolves), arithmetic.stored
+        own = used if used and (used, run.device) != (Precision.TF32, "cpu") else Precision.FLOAT32
+        ours = _flat(run, _total(passes))
+        near, rounded = passes, ours
+        if own is not Precision.FLOAT64:
+            rough = Gradients(claims, weights, run.device, own, decay, clips=clips)
+            near = _passes(rough, release)
+            rounded = _flat(run, _total(near))
+        recorded = {
+            name: match.numbers(snapshot)
+            for name, match in run.names.items()
+            if match.recorded in snapshot
+        }
+        theirs = _flat(run, recorded)
+        extra = snapshot.keys() - {match.recorded for match in run.names.values()}
+        self.extra = sorted(name for name in extra if np.any(snapshot[name]))
+        self.s = sum(float(np.sum(joint([*p.contributions().values()]).norm)) for p in passes)
+        self.added = self.s + 2.0 * sum(part.decayed() for part in passes)
+        roundings = len(release.batches) + (0 if used in (None, own) else _UNSEEN)
+        share = release.examples * (stored or own).unit + roundings * (used or own).unit
+        slack = share * self.added + sum(part.clip_slack() for part in near)
+        self.d, self.a = norm_of(theirs - ours), _FACTOR * norm_of(rounded - ours) + slack
+        square = float(ours @ ours)
+        self.alpha = alpha = float(theirs @ ours) / square if square > 0.0 else 1.0
+        off = _FACTOR * (norm_of(theirs - alpha * ours) + self.a)
+        self.is_factor = abs(alpha - 1.0) * norm_of(ours) > off
+        self.heaviest = None
+        if not (self.d <= self.a or self.is_factor or self.extra):
+            self.heaviest = _heaviest(run, passes, theirs, self.d, self.a)
 
-
-def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> _Distance:
-    first, snapshot = release.batches[0], clean.tensors()
-    weights, claims = run.weights(first.name), _of_tensors(run, release)
-    clips = clips_of(run, claims)
-    precise = Gradients(claims, weights, run.device, decay=decay, clips=clips)
-    passes = _passes(precise, release)
-    used = stored = None
-    if (arithmetic := first.step.arithmetic) is not None:
-        convolves = any(isinstance(node.op, Conv) for node in run.graph.nodes)
-        used, stored = arithmetic.products(convolves=convolves), arithmetic.stored
-    own = used if used and (used, run.device) != (Precision.TF32, "cpu") else Precision.FLOAT32
-    ours = _flat(run, _total(passes))
-    near, rounded = passes, ours
-    if own is not Precision.FLOAT64:
-        rough = Gradients(claims, weights, run.device, own, decay, clips=clips)
-        near = _passes(rough, release)
-        rounded = _flat(run, _total(near))
-    recorded = {
-        name: match.numbers(snapshot)
-        for name, match in run.names.items()
-        if match.recorded in snapshot
-    }
-    theirs = _flat(run, recorded)
-    extra = snapshot.keys() - {match.recorded for match in run.names.values()}
-    extra = {name for name in extra if np.any(snapshot[name])}
-    lengths = sum(float(np.sum(joint([*p.contributions().values()]).norm)) for p in passes)
-    roundings = len(release.batches) + (0 if used in (None, own) else _UNSEEN)
-    share = release.examples * (stored or own).unit + roundings * (used or own).unit
-    added = lengths + 2.0 * sum(part.decayed() for part in passes)
-    alpha = float(theirs @ ours) / square if (square := float(ours @ ours)) > 0.0 else 1.0
-    d = norm_of(theirs - ours)
-    a = _FACTOR * norm_of(rounded - ours) + share * added + sum(part.clip_slack() for part in near)
-    is_factor = abs(alpha - 1.0) * norm_of(ours) > _FACTOR * (norm_of(theirs - alpha * ours) + a)
-    is_explained = d <= a or is_factor or extra
-    return _Distance(
-        d=d,
-        a=a,
-        s=lengths,
-        added=added,
-        alpha=alpha,
-        is_factor=is_factor,
-        extra=tuple(sorted(extra)),
-        heaviest=None if is_explained else _heaviest(run, passes, theirs, d, a),
-    )
+    def report(self) -> CheckReport:
+        """Report the distance, by what explains it."""
+        name, d, a = self.name, self.d, self.a
+        check, verdict, remedy = _CHECK, Verdict.PASS, ""
+        message = (
+            f"the clean gradient of {name} is the sum of the gradients of its examples, up to "
+            f"{d / self.added if self.added else d:.2g} of what is added up"
+        )
+        if self.extra:
+            verdict = Verdict.VIOLATION
+            message = (
+                f"the gradient of {self.extra[0]!r} at {name} is released, and the bounded "
+                "network has no such parameter"
+            )
+            remedy = "bound the network that is trained, or freeze the tensor"
+        elif self.is_factor and self.alpha > 1.0:
+            check, verdict = _CONTRIBUTED, Verdict.VIOLATION
+            message = (
+                f"the clean gradient of {name} is {self.alpha:.6g} times what its examples "
+                "should add up to: each contributes that many times what the account assumes"
+            )
+            remedy = "divide by the public constant that is declared, once, after every clip"
+        elif self.is_factor:
+            verdict = Verdict.INCONCLUSIVE
+            message = (
+                f"the clean gradient of {name} is {self.alpha:.6g} times what its examples "
+                "should add up to, so its divisor is not the recorded one"
+            )
+            remedy = "record the divisor: recorder.batch(divisor=…)"
+        elif self.heaviest is not None:
+            check, verdict = _CONTRIBUTED, Verdict.VIOLATION
+            place, factor = self.heaviest
+            message = (
+                f"example {place} of the batch of {name} contributes {factor:.6g} times what "
+                "the clip leaves of its gradient"
+            )
+            remedy = (
+                "clip by the norm of the whole gradient, in float32, and weight examples before"
+            )
+        elif not d <= a:
+            is_clear = not d <= self.s * _KINKS + a
+            verdict = Verdict.VIOLATION if is_clear else Verdict.INCONCLUSIVE
+            message = (
+                f"the clean gradient of {name} is not the sum of the gradients of its "
+                f"examples: it is {d:.4g} away, where rounding explains {a:.2g}"
+            )
+            remedy = (
+                "look for layers that mix examples (batch statistics), dropout, or another loss or "
+                "network than the exported one"
+            )
+        return check.failed(message, name, (d, a), verdict=verdict, remedy=remedy)
 
 
 def _heaviest(
@@ -247,56 +284,6 @@ def _heaviest(
     if d <= moved or excess[worst] <= 0.0:
         return None
     return int(chosen[worst]), float(factors[worst])
-
-
-def _report(release: Release, found: _Distance) -> CheckReport:
-    d, a = found.d, found.a
-    check, verdict, remedy = _CHECK, Verdict.PASS, ""
-    message = (
-        f"the clean gradient of {release.name} is the sum of the gradients of its examples, up to "
-        f"{d / found.added if found.added else d:.2g} of what is added up"
-    )
-    if found.extra:
-        verdict = Verdict.VIOLATION
-        message = (
-            f"the gradient of {found.extra[0]!r} at {release.name} is released, and the bounded "
-            "network has no such parameter"
-        )
-        remedy = "bound the network that is trained, or freeze the tensor"
-    elif found.is_factor and found.alpha > 1.0:
-        check, verdict = _CONTRIBUTED, Verdict.VIOLATION
-        message = (
-            f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
-            "should add up to: each contributes that many times what the account assumes"
-        )
-        remedy = "divide by the public constant that is declared, once, after every clip"
-    elif found.is_factor:
-        verdict = Verdict.INCONCLUSIVE
-        message = (
-            f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
-            "should add up to, so its divisor is not the recorded one"
-        )
-        remedy = "record the divisor: recorder.batch(divisor=…)"
-    elif found.heaviest is not None:
-        check, verdict = _CONTRIBUTED, Verdict.VIOLATION
-        place, factor = found.heaviest
-        message = (
-            f"example {place} of the batch of {release.name} contributes {factor:.6g} times what "
-            "the clip leaves of its gradient"
-        )
-        remedy = "clip by the norm of the whole gradient, in float32, and weight examples before"
-    elif not d <= a:
-        is_clear = not d <= found.s * _KINKS + a
-        verdict = Verdict.VIOLATION if is_clear else Verdict.INCONCLUSIVE
-        message = (
-            f"the clean gradient of {release.name} is not the sum of the gradients of its "
-            f"examples: it is {d:.4g} away, where rounding explains {a:.2g}"
-        )
-        remedy = (
-            "look for layers that mix examples (batch statistics), dropout, or another loss or "
-            "network than the exported one"
-        )
-    return check.failed(message, release.name, (d, a), verdict=verdict, remedy=remedy)
 
 
 def _of_tensors(run: RecordedRun, release: Release) -> Claims:

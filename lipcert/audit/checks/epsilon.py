@@ -223,10 +223,8 @@ def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mappin
 
     Only parameters that were noised and recorded are included.
     """
-    before, after, by_tensor = step.gradients.clean, step.gradients.noised, noise_stds(run, step)
-    if before is None or after is None:
-        raise ValueError("the step has no gradients")
-    clean, noised = before.tensors(), after.tensors()
+    clean, noised, _ = step.gradients.tensors()
+    by_tensor = noise_stds(run, step)
     stds, noises, moved = {}, [np.zeros(0)], [np.zeros(0)]
     for group in run.claims.groups:
         for name in group.parameters:

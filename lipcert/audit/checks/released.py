@@ -59,22 +59,26 @@ _AS_ONE: Final = 2.0**-18
 _CLIPPED: Final = 2.0**-10
 _Tensors = Mapping[str, npt.NDArray[Any]]
 _Multiple = tuple[float, float] | None
+_Pairs = Mapping[str, tuple[FloatArray, FloatArray]]
+"""Applied and noised gradients."""
 
 
 @run_check(_CHECK, most=FEW)
 def released(run: RecordedRun) -> Iterator[Finding]:
     """Report every step that applied something else than what was noised, or a pass."""
-    compared = 0
-    multiples = [_multiple(step) for step in run.steps]
+    compared, multiples, faults = 0, list[_Multiple](), list[CheckReport]()
+    for step in run.steps:
+        clean, noised, applied = step.gradients.tensors()
+        pairs = {n: (exact(applied[n]), exact(noised[n])) for n in sorted({*noised} & {*applied})}
+        multiples.append(_multiple(pairs))
+        if noised and applied:
+            compared += 1
+            faults += _never_noised(run, step, clean, noised, applied)
+            faults += _faults(run, step, clean, applied, pairs)
     yield from _several(run)
     yield from _multiples(run, multiples)
     yield from _following(run, multiples)
-    for step in run.steps:
-        clean, noised, applied = step.gradients.tensors()
-        if noised and applied:
-            compared += 1
-            yield from _never_noised(run, step, clean, noised, applied)
-            yield from _faults(run, step, clean, noised, applied)
+    yield from faults
     if compared:
         yield _CHECK.passed(
             f"the optimizer applied the noised gradients at {compared} recorded steps"
@@ -127,17 +131,10 @@ def _is_clip(found: list[tuple[float, float]], largest: float) -> bool:
     return _are_one(radii, _CLIPPED) and max(lengths) <= min(radii) * (1.0 + _CLIPPED)
 
 
-def _multiple(step: Step) -> _Multiple:
+def _multiple(pairs: _Pairs) -> _Multiple:
     """Return c and ‖n‖; None: not known."""
-    noised, applied = step.gradients.noised, step.gradients.applied
-    if noised is None or applied is None:
-        return None
-    before, after = noised.tensors(), applied.tensors()
-    pairs = [(exact(after[name]), exact(before[name])) for name in before.keys() & after.keys()]
-    length = _length([n for _, n in pairs])
-    if not 0.0 < length < math.inf:
-        return None
-    return _factor(pairs), length
+    length = _length([n for _, n in pairs.values()])
+    return (_factor(pairs), length) if 0.0 < length < math.inf else None
 
 
 def _private(run: RecordedRun, step: Step, size: int) -> Iterator[float]:
@@ -214,13 +211,11 @@ def _are_one(numbers: list[float], share: float = _AS_ONE) -> bool:
 
 
 def _faults(
-    run: RecordedRun, step: Step, clean: _Tensors, noised: _Tensors, applied: _Tensors
+    run: RecordedRun, step: Step, clean: _Tensors, applied: _Tensors, pairs: _Pairs
 ) -> Iterator[CheckReport]:
-    names = sorted(noised.keys() & applied.keys())
-    unit = max((stored_roundoff(step, applied[name]) for name in names), default=0.0)
-    wide = {name: (exact(applied[name]), exact(noised[name])) for name in names}
-    factor = _factor(list(wide.values()))
-    for name, (a, n) in wide.items():
+    unit = max((stored_roundoff(step, applied[name]) for name in pairs), default=0.0)
+    factor = _factor(pairs)
+    for name, (a, n) in pairs.items():
         off, length = norm_of(a - factor * n), norm_of(a)
         if off <= _ROUNDINGS * unit * length:
             continue
@@ -258,8 +253,8 @@ def _distance(a: FloatArray, b: FloatArray) -> float:
     return norm_of(a - max(0.0, float(np.vdot(a, b)) / square if square else 0.0) * b)
 
 
-def _factor(pairs: list[tuple[FloatArray, FloatArray]]) -> float:
-    """Return c for pairs (a, n)."""
-    square = sum(float(np.vdot(n, n)) for _, n in pairs)
-    product = sum(float(np.vdot(a, n)) for a, n in pairs)
+def _factor(pairs: _Pairs) -> float:
+    """Return c."""
+    square = sum(float(np.vdot(n, n)) for _, n in pairs.values())
+    product = sum(float(np.vdot(a, n)) for a, n in pairs.values())
     return product / square if square else 1.0
