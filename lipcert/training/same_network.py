@@ -13,7 +13,7 @@ on every one that is larger than all before. Behaviour that occurs only at other
 occasionally, is not found.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, is_shown
-from lipcert.training.clipping.backprop import HookedLayer, hooked_layers
+from lipcert.training.clipping.backprop import hooked_layers
 from lipcert.training.clipping.probe import EXAMPLES, Probe, Seen
 from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import UNLIKE, TrainedNetwork
@@ -114,7 +114,7 @@ class SameNetwork:
         present = Composition(self._network.module)
         with _without(self._network.module, self._own):
             require_gradients(self._network, self._graph, training=None)
-        self._known = present
+        self._known, self._apart = present, EXAMPLES
 
     def require_apart(self, x: Tensor) -> None:
         """Compare a batch that is larger than all before with its halves.
@@ -177,18 +177,13 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
             f"training: the module no longer has {gone[0]}, which it had when make_private was "
             "called; change the module before that"
         )
-    layers = hooked_layers(network.module, graph, network.matches)
-    for ascent in (_CLIPPED, _IDLE) if layers else (_IDLE,):
-        probe, live, allowed = _evaluated(network, graph, layers, training=training, ascent=ascent)
+    for ascent in (_IDLE, _CLIPPED):
+        probe, live, allowed = _evaluated(network, graph, training=training, ascent=ascent)
         _refuse_changed(probe.changed_buffers())
-        for layer, found in live.inputs.items():
-            if len(found) != 1 or layer not in live.cotangents:
-                raise NoVerdictError(
-                    f"training: the layer {layer!r} is called {len(found)} times, and was bounded "
-                    "for one call: its clips do not act where its parameters do; call it once"
-                )
-        otherwise = f"{_OTHER_NETWORK}{_CALLS if layers else ''}"
+        otherwise = f"{_OTHER_NETWORK}{_CALLS if live.inputs else ''}"
         _compare(live, probe.of_graph(), allowed, otherwise)
+        if not live.inputs:  # nothing clips within the network
+            return
 
 
 def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) -> None:
@@ -199,7 +194,7 @@ def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) 
     known not to affect one another. In all, this evaluates four times as many examples as the batch
     has.
     """
-    probe, whole, allowed = _evaluated(network, graph, (), training=None, examples=x)
+    probe, whole, allowed = _evaluated(network, graph, training=None, examples=x)
     count = len(x)
     while count > known:
         half = (count + 1) // 2
@@ -214,7 +209,6 @@ def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) 
 def _evaluated(
     network: TrainedNetwork,
     graph: Graph,
-    layers: Sequence[HookedLayer],
     *,
     training: bool | None,
     ascent: float = _IDLE,
@@ -226,18 +220,30 @@ def _evaluated(
         the probe, what it saw of the module, and the relative difference allowed in that dtype.
 
     Raises:
-        NoVerdictError: if no dtype is supported.
+        NoVerdictError: if no dtype is supported, or a layer with clips is not given the batch once.
     """
-    why = ""
+    layers, why = hooked_layers(network.module, graph, network.matches), ""
     for dtype, allowed in _ALLOWED.items():
         probe = Probe(
             network, graph, layers, dtype, training=training, ascent=ascent, examples=examples
         )
         live = probe.of_module()
         if live is not None:
+            _require_calls(live, EXAMPLES if examples is None else len(examples))
             return probe, live, allowed
         why = probe.refused
     raise NoVerdictError(_NOT_EVALUATED.format(why=why))
+
+
+def _require_calls(live: Seen, count: int) -> None:
+    """Raise NoVerdictError unless each layer with clips is given this many examples."""
+    for layer, found in live.inputs.items():
+        rows = sum(item.shape[:1].numel() for item in found)
+        if rows != count or layer not in live.cotangents:
+            raise NoVerdictError(
+                f"training: the layer {layer!r} is called {len(found)} times, with {rows} rows for "
+                f"{count} examples, so that its clips do not act on each{_CALLS}"
+            )
 
 
 def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:

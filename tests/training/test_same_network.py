@@ -127,25 +127,48 @@ def test_layers_that_change_places_are_refused() -> None:
 
 
 class Whole(Small):
-    """Gives a layer the examples of a batch as one, where `is_whole`."""
+    """Gives a layer batches that are larger than `most` as one example."""
 
-    is_whole = False
+    most = 1000
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.hidden(x[None])[0] if self.is_whole else self.hidden(x)
+        hidden = self.hidden(x[None])[0] if len(x) > self.most else self.hidden(x)
         logits: Tensor = self.head(hidden.relu())
         return logits
 
 
-def test_clips_that_later_act_on_a_whole_batch_are_refused() -> None:
-    """Where they are idle the module computes what it did."""
-    radii: dict[str, Any] = {"input_clip": None, "input_clips": {"head": 1.0}}
-    mechanism = BackpropClipping(**radii, cotangent_clip=0.1, input_norm=1.0)
-    with private_run(mechanism=mechanism, network=Whole, record_every=None) as private:
-        step(private)
-        private.model.is_whole = True
-        with pytest.raises(NoVerdictError, match="cotangent of 'hidden'"):
+class Mixed(Small):
+    """Mixes the examples of batches that are larger than `most`."""
+
+    most = 1000
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0) if len(x) > self.most else x)
+
+
+CLIPPED = BackpropClipping(
+    input_clip=None, input_clips=(("head", 1.0),), cotangent_clip=0.1, input_norm=1.0
+)
+
+
+@pytest.mark.parametrize(
+    ("network", "mechanism", "most", "words"),
+    [
+        (Whole, CLIPPED, 2, "'hidden' is called 1 times, with 1 rows"),
+        (Whole, CLIPPED, 3, "'hidden' is called 1 times, with 1 rows"),
+        (Mixed, clipless(), 3, "mixes examples"),
+    ],
+)
+def test_what_larger_batches_change_later_is_found(
+    network: type[nn.Module], mechanism: TrainingMechanism, most: int, words: str
+) -> None:
+    """Idle clips hide it, and so do 3 examples; batches of that size were compared before."""
+    with private_run(mechanism=mechanism, network=network, record_every=None) as private:
+        for _ in range(4):  # of 18 examples at most
             step(private)
+        private.model.most = most
+        with pytest.raises(NoVerdictError, match=words):
+            step(private)  # of 8
 
 
 def test_a_parameter_that_is_frozen_later_is_named() -> None:

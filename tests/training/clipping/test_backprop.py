@@ -169,9 +169,9 @@ def test_a_module_made_by_hand(relu: Callable[[Tensor], Tensor]) -> None:
         (lambda own, x: own.second(own.first(x).relu()) + 0.0 * own.first(x),
          "'first' is called 2 times"),
         (lambda own, x: own.second(own.first(x[:1] + 0.0 * x).relu()), "input of 'first'"),
-        (lambda own, x: own.second(own.first(x[None]).relu())[0], "input of 'first'"),
+        (lambda own, x: own.second(own.first(x[None]).relu())[0], "'first' is called .* 1 rows"),
         (lambda own, x: own.second((own.first(x) * 1.001).relu()), "input of 'second'"),
-        (lambda own, x: 2.0 * own.second(own.first(x).relu()), "cotangent of 'second'"),
+        (lambda own, x: 2.0 * own.second(own.first(x).relu()), "cotangent of 'first'"),
         (lambda own, x: own.second(own.first(x).relu()) + 1.0, "the output of the module"),
         (lambda own, x: own.second(own.first(x).relu()) + own.first.bias
          - own.first.bias.detach(), "gradient of 'first.bias'"),
