@@ -123,19 +123,12 @@ def test_clipped_backpropagation_has_the_bounds_of_the_analysis(tmp_path, conv_c
     settings_kept(found, **CLIPS, conv_clip=conv_clip, **RUN)
 
 
-def test_layers_are_named_by_what_they_read_and_compute(tmp_path) -> None:
-    """A product and its bias are one layer; a normalisation is whole."""
-    clip = Premises.read(issued(saved(tmp_path), **CLIPS).certificate.assumptions).layer_clip
-    assert clip is not None
-    assert ends(clip) == [("x", "c"), ("r", "d"), ("f", "n"), ("n", "y")]
-
-
 def test_circular_padding_is_certified_and_other_borders_are_refused(tmp_path) -> None:
     found = issued(saved(tmp_path, padding="wrap"), **CLIPS)
     assert bounds(found)["first.weight"] == pytest.approx(0.125, rel=1e-6)
     clip = Premises.read(found.certificate.assumptions).layer_clip
     assert clip is not None
-    assert ends(clip)[0] == ("x", "c")
+    assert ends(clip) == [("x", "c"), ("r", "d"), ("f", "n"), ("n", "y")]
     for padding in ("reflect", "edge"):
         with pytest.raises(UnsupportedModelError, match="LC420"):
             issued(saved(tmp_path, padding=padding), **CLIPS)
@@ -239,15 +232,6 @@ def test_clips_at_the_weights_of_the_file(tmp_path) -> None:
     assert fixed.certificate.network.lipschitz is not None
     assert "layers clip what they read" in " ".join(promise(fixed.report))
     settings_kept(fixed, **CLIPS, scope="point")
-
-
-def test_constraints_and_clips_together(tmp_path) -> None:
-    found = issued(
-        saved(tmp_path), **CLIPS, constraint=ConstraintSpec("frobenius", 1.0), bias_norm=1.0, **RUN
-    )
-    assert "A-PROJ" in found.report.open_assumptions
-    assert found.certificate.network.lipschitz is not None
-    assert len(settings_of(found.certificate, found.analysis.model.path).constraints) == 7
 
 
 def test_a_product_and_its_bias_are_one_layer_whatever_their_names(tmp_path) -> None:

@@ -1,6 +1,5 @@
 """What each mechanism makes of the bounds of a network."""
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -9,13 +8,9 @@ import pytest
 import torch
 
 from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
-from lipcert.analysis.premises import mechanism_of, premises_of
+from lipcert.analysis.premises import premises_of
 from lipcert.analysis.release import clipped_groups
 from lipcert.core.claims import total_sensitivity
-from lipcert.core.ledger.gradient_clipping import GradientClipping
-from lipcert.core.ledger.held_weights import Clipless, FixedWeightNorm, WeightClipping
-from lipcert.core.ledger.layer_clipping import BackpropClipping
-from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Premises
 from lipcert.losses import make_loss
 from lipcert.privacy.noise import Group
@@ -37,24 +32,6 @@ def clip(norm: float, scope: str = "flat", decay: str = "decoupled") -> Premises
         decay=decay,  # type: ignore[arg-type]
     )
     return premises_of(settings, make_loss("bce"))
-
-
-def test_the_settings_name_the_mechanism() -> None:
-    assert mechanism_of(Settings()) == Unchanged()
-    assert mechanism_of(Settings(mechanism="clipless", constraint=SPECTRAL)) == Clipless()
-    fixed = Settings(mechanism="fixed-weight-norm", constraint=SPECTRAL)
-    assert mechanism_of(fixed) == FixedWeightNorm()
-    clipping = Settings(mechanism="weight-clipping", constraint=SPECTRAL)
-    assert mechanism_of(clipping) == WeightClipping()
-    assert (fixed.scope, clipping.scope) == ("constraint-set", "point")
-    backprop = Settings(mechanism="backprop-clipping", input_clip=2.0, cotangent_clip=0.5)
-    assert mechanism_of(backprop) == BackpropClipping(2.0, 0.5, "l1.5")
-    euclidean = dataclasses.replace(backprop, conv_clip="l2")
-    assert mechanism_of(euclidean) == BackpropClipping(2.0, 0.5, "l2")
-    gradient = Settings(
-        mechanism="gradient-clipping", clip_norm=3.0, clip_scope="group", decay="inside"
-    )
-    assert mechanism_of(gradient) == GradientClipping(3.0, "group", "inside")
 
 
 def test_a_flat_clip_releases_one_group() -> None:
@@ -84,19 +61,6 @@ def test_a_clip_alone_bounds_what_the_network_does_not(decay: str, lasts: bool) 
     """∇ℓ + λθ is clipped with the decay inside; bounds of weights that move are none."""
     (joint,) = clipped_groups((group("a", 1e-3),), clip(1.0, decay=decay), lasts=lasts)
     assert joint.grad_norm == 1e-3 if lasts and decay == "decoupled" else 1.0
-
-
-def clipped_gradients(gradients: list[np.ndarray], clip: float) -> np.ndarray:
-    whole = np.concatenate([g.ravel() for g in gradients])
-    return whole * min(1.0, clip / np.linalg.norm(whole))
-
-
-def test_random_clipped_gradients_obey_the_flat_group() -> None:
-    rng = np.random.default_rng(0)
-    (joint,) = clipped_groups((group("a", 7.0), group("b", 2.0)), clip(1.5), lasts=True)
-    for scale in np.logspace(-2, 2, 50):
-        parts = [scale * rng.standard_normal((2, 3)) for _ in range(2)]
-        assert np.linalg.norm(clipped_gradients(parts, 1.5)) <= joint.grad_norm * (1 + 1e-12)
 
 
 def analysed(folder: Path, weights: list[np.ndarray], **settings: object) -> Analysis:

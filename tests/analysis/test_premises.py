@@ -224,19 +224,10 @@ def network() -> Graph:
     )
 
 
-def test_the_weights_of_the_file_without_constraints() -> None:
-    assert constraints_of(network(), Settings()) == {}
-
-
 def test_biases_obey_the_bias_norm_and_all_others_the_constraint() -> None:
     found = constraints_of(network(), Settings(constraint=SPECTRAL, bias_norm=0.5))
     bias = ConstraintSpec("frobenius", 0.5)
     assert found == {"w": SPECTRAL, "v": SPECTRAL, "b": bias, "beta": bias, "both": SPECTRAL}
-
-
-def test_biases_without_bias_norm_are_unconstrained() -> None:
-    found = constraints_of(network(), Settings(constraint=SPECTRAL))
-    assert set(found) == {"w", "v", "both"}
 
 
 def test_a_constraint_of_its_own_wins() -> None:

@@ -262,6 +262,10 @@ def never_seeded(parts: list[Part]) -> None:
     parts[3].step = replace(parts[3].step, noise=replace(parts[3].step.noise, seed="default"))
 
 
+def never_stated(parts: list[Part]) -> None:
+    parts[3].step = replace(parts[3].step, noise=replace(parts[3].step.noise, std={}))
+
+
 def one_step_more(parts: list[Part]) -> None:
     fresh = {n: RANDOM.standard_normal(z.shape) for n, z in parts[0].z.items()}
     said = replace(parts[0].step.noise, generator="0" * 32)
@@ -314,6 +318,7 @@ FAULTS: dict[str, tuple[Edit, str]] = {
     "another sampler": (each(lambda part: part.says(sampler=Sampling.SHUFFLE)), "LC311"),
     "the size as divisor": (each(lambda p: p.says(divisor=float(len(p.plain)))), "LC311"),
     "more steps": (one_step_more, "LC311"),
+    "a deviation that is not stated": (never_stated, "LC314"),
 }
 """what is wrong, and what finds it under every mechanism"""
 OTHER = noise(lambda part, z: z * part.std["last.bias"] / part.std["first.bias"], "first")
@@ -333,7 +338,7 @@ OWN: dict[str, dict[str, tuple[Edit, str]]] = {
 CASES = [(way, name) for way in WAYS for name in (*FAULTS, *OWN.get(way, ()))]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("way", "name"), CASES)
 def test_an_edit_is_found(way: str, name: str, tmp_path: Path) -> None:
     edit, code = (FAULTS | OWN.get(way, {}))[name]

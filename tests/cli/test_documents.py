@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lipcert.audit.trace.records import Manifest
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.report.analysis import analysis_json
-from lipcert.report.comparison import Assumed, Statement, compared, read_statement
+from lipcert.report.comparison import Statement, compared, read_statement
 from lipcert.text.certificate import write_certificate
 from tests.audit.trace.made import made, opened, step
 from tests.cli.issued import call, certificate_bytes
@@ -317,14 +317,6 @@ def test_changes_turn_around(old: dict, new: dict, tolerance: float) -> None:
             x.regression and (x.section, x.name, x.quantity) == place for x in there.changes
         )
         assert worse == (place[2] == "G" and not allowed)
-
-
-ASSUMED = st.builds(
-    Assumed,
-    st.sampled_from("xy"),
-    st.booleans(),
-    st.none() | st.tuples(st.sampled_from([1.0, 2.0, inf])),
-)
 
 
 def test_info(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from lipcert.privacy.account import account_for
-from lipcert.privacy.accounting import epsilon
+from lipcert.privacy.accounting import epsilon, selection_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.privacy.selection import Law
 from lipcert.report.analysis import analysis_json
 from tests.cli import issued
 from tests.report.samples import sample
@@ -42,8 +43,9 @@ def test_several_trials_have_three_readings() -> None:
     assert (run["trials"], run["steps"]) == (4, 40)
     assert run["epsilon"] == epsilon(replace(PLAN, trials=4), 1.5)
     assert run["selection"]["one_trial"] == epsilon(PLAN, 1.5)
-    assert run["selection"]["one_trial"] < min(run["selection"]["best_of"].values())
-    assert max(run["selection"]["best_of"].values()) < run["epsilon"]
+    best = {law.value: selection_epsilon(replace(PLAN, trials=4), 1.5, law) for law in Law}
+    assert run["selection"]["best_of"] == best
+    assert run["selection"]["one_trial"] < min(best.values()) < max(best.values()) < run["epsilon"]
     text = call(*words)[1]
     assert "4 such runs together are" in text
     assert "a random number K of trials (geometric, mean 4)" in text
@@ -214,24 +216,16 @@ def test_files_that_are_no_analysis_leave_with_three(tmp_path: Path, content: st
 
 
 def test_an_analysis_of_a_run_needs_no_further_option(tmp_path: Path) -> None:
-    account = account_for(PLAN, 1.5)
-    analysis = replace(sample(), privacy=account)
-    assumptions = replace(analysis.assumptions, noise_multiplier=1.5, batch_size=50)
-    file = tmp_path / "analysis.json"
-    file.write_text(analysis_json(replace(analysis, assumptions=assumptions)))
-    assert found(str(file))["privacy"]["epsilon"] == account.epsilon
-    longer = found(str(file), "--steps", "80")
-    assert longer["privacy"]["epsilon"] == epsilon(PLAN.with_steps(80), 1.5)
-
-
-def test_an_analysis_states_at_which_rate_batches_are_drawn(tmp_path: Path) -> None:
-    drawn = replace(PLAN, rate=0.2)
+    """It states how often and at which rate batches are drawn."""
+    file, drawn = tmp_path / "analysis.json", replace(PLAN, rate=0.2)
+    for plan in (PLAN, drawn):
+        analysis = replace(sample(), privacy=account_for(plan, 1.5))
+        assumptions = replace(analysis.assumptions, noise_multiplier=1.5, batch_size=50)
+        file.write_text(analysis_json(replace(analysis, assumptions=assumptions)))
+        assert found(str(file))["privacy"]["epsilon"] == epsilon(plan, 1.5)
+        longer = found(str(file), "--steps", "80")
+        assert longer["privacy"]["epsilon"] == epsilon(plan.with_steps(80), 1.5)
     assert epsilon(drawn, 1.5) > 2.0 * epsilon(PLAN, 1.5)
-    analysis = replace(sample(), privacy=account_for(drawn, 1.5))
-    assumptions = replace(analysis.assumptions, noise_multiplier=1.5, batch_size=50)
-    file = tmp_path / "analysis.json"
-    file.write_text(analysis_json(replace(analysis, assumptions=assumptions)))
-    assert found(str(file))["privacy"]["epsilon"] == epsilon(drawn, 1.5)
     others = ["--sampling", "full-batch", "--batch-size", "1000"]
     whole = replace(analysis, assumptions=replace(assumptions, batch_size=None))
     file.write_text(analysis_json(whole))

@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from lipcert.errors import UsageError
-from lipcert.privacy.account import account_for
-from lipcert.privacy.accounting import epsilon, noise_for_epsilon, selection_epsilon
+from lipcert.privacy.accounting import epsilon, selection_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.privacy.selection import Law, selected_epsilon
@@ -103,21 +102,6 @@ def test_all_trials_together_are_one_longer_run(plan: TrainingPlan) -> None:
     longer = replace(plan, epochs=50)
     assert epsilon(replace(plan, trials=5), 1.1) == pytest.approx(epsilon(longer, 1.1), rel=1e-3)
     assert replace(plan, trials=5).releases == plan.releases
-
-
-def test_an_account_has_all_readings() -> None:
-    searched = replace(RUN, trials=10)
-    account = account_for(searched, 1.1)
-    assert account.epsilon == epsilon(searched, 1.1)
-    assert account.selection is not None
-    assert account.selection.one_trial == epsilon(RUN, 1.1)
-    assert account.selection.best_of == {
-        law.value: selection_epsilon(searched, 1.1, law) for law in Law
-    }
-    assert account.zcdp is None
-    assert account_for(RUN, 1.1).selection is None
-    solved = noise_for_epsilon(searched, 3.0)
-    assert epsilon(searched, solved.noise_multiplier) <= 3.0 < epsilon(searched, 1.1)
 
 
 def test_trials_are_counted() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lipcert import analyze, load_model
@@ -27,7 +26,6 @@ from lipcert.settings.settings import ConstraintSpec, Settings, kinds_of
 from lipcert.settings.values import (
     asks_of_run,
     names,
-    nearest,
     number,
     pair,
     switch,
@@ -48,16 +46,9 @@ from lipcert.training import (
 )
 from lipcert.training.mechanisms import mechanism_of
 
+NO_CONSTRAINTS = (1.0, "spectral", *(f"spectral:{radius}" for radius in ("0", "-1", "nan", "inf")),
+                  "frobenius:-1")  # fmt: skip
 CLIPS = {"mechanism": "backprop-clipping", "cotangent_clip": 1.0}
-
-
-def test_defaults() -> None:
-    settings = Settings()
-    assert settings.input_is_assumed
-    assert settings.effective_input_box == (0.0, 1.0)
-    assert (settings.scope, settings.reduction) == ("point", "sum")
-    assert (settings.noise_multiplier, settings.allocation) == (None, "per-layer")
-    assert settings.neighbours == "add-remove"
 
 
 def test_a_declared_norm_replaces_the_default_box() -> None:
@@ -109,6 +100,11 @@ def test_a_declared_norm_replaces_the_default_box() -> None:
         ({"clip_norm": 1.0}, "--mechanism gradient-clipping"),
         ({"input_clip": 1.0}, "--mechanism backprop-clipping"),
         ({"conv_clip": "l2"}, "--mechanism backprop-clipping"),
+        *(({"constraint": given}, "constraint") for given in NO_CONSTRAINTS),
+        ({"constraint": "spektral:1"}, "spectral"),
+        ({"constraints": {"a": 2}}, "constraints, a"),
+        ({"loss": torch.nn.MSELoss()}, "loss"),
+        ({"scope": None}, "scope"),
     ],
 )
 def test_what_is_refused(changes: dict[str, object], key: str) -> None:
@@ -116,16 +112,8 @@ def test_what_is_refused(changes: dict[str, object], key: str) -> None:
         Settings(**changes)
 
 
-@pytest.mark.parametrize("radius", [0.0, -1.0, math.nan, math.inf])
-def test_a_constraint_has_a_positive_radius(radius: float) -> None:
-    with pytest.raises(UsageError, match="constraint"):
-        ConstraintSpec("spectral", radius)
-
-
 def test_biases_may_be_held_at_zero() -> None:
     assert ConstraintSpec("frobenius", 0.0).radius == 0.0
-    with pytest.raises(UsageError, match="constraint"):
-        ConstraintSpec("frobenius", -1.0)
 
 
 def test_a_batch_size_means_a_mean() -> None:
@@ -196,11 +184,6 @@ def test_a_pattern_that_matches_nothing_is_an_error() -> None:
     Settings(freeze=("conv*",)).check_patterns(["conv1.weight"])
     with pytest.raises(UsageError, match=r"did you mean 'conv1\.weight'"):
         Settings(freeze=("conv1.weigt",)).check_patterns(["conv1.weight"])
-
-
-def test_nearest() -> None:
-    assert nearest("input-nrom", ["input-norm", "loss"]) == "did you mean 'input-norm'?"
-    assert nearest("zzz", ["input-norm"]) == ""
 
 
 def test_privacy_choices_are_those_of_the_engine() -> None:
@@ -408,45 +391,12 @@ def test_mechanisms_and_plans_are_the_same_in_every_spelling(value: int, spellin
     assert repr(made(SPELLINGS[spelling])) == repr(made(float))
 
 
-@pytest.mark.nightly
-@hypothesis_settings(max_examples=3)
-@given(st.integers(1, 40), spelled)
-def test_a_certificate_is_the_same_in_every_spelling(radius: int, spelling: str) -> None:
-    model = load_model(MODEL, trusted=True)
-
-    def issued(spell: Callable[[int], Any]) -> bytes:
-        return certify(model, Settings(
-            input_norm=spell(radius), input_box=(spell(0), spell(1)), constraint="spectral:2",
-            bias_norm=spell(1), temperature=spell(2), loss_clip=spell(1), batch_size=spell(8),
-            dataset_size=spell(80), steps=spell(1), delta=1e-5, sampling="poisson", tier="quick",
-        )).data  # fmt: skip
-
-    assert issued(SPELLINGS[spelling]) == issued(float)
-
-
 def test_constraints_are_taken_as_text() -> None:
     spec = ConstraintSpec("spectral", 1.0)
     assert Settings(constraint="spectral:1").constraint == spec
     assert Settings(constraints={"a": "spectral:1"}).constraints == (("a", spec),)
     assert Settings(constraints=[("a", spec)]).constraints == (("a", spec),)
     assert Clipless(constraints=(("a", "spectral:1"),)).constraints == (("a", spec),)
-
-
-@pytest.mark.parametrize(("changes", "key"), [
-    ({"constraint": "spectral"}, "constraint"), ({"constraint": 1.0}, "constraint"),
-    ({"constraint": "spektral:1"}, "spectral"), ({"constraint": "spectral:-1"}, "constraint"),
-    ({"constraint": "spectral:nan"}, "constraint"), ({"constraints": {"a": 2}}, "constraints, a"),
-    ({"input_norm": "8"}, "input-norm"), ({"input_norm": True}, "input-norm"),
-    ({"input_norm": torch.tensor(-1)}, "input-norm"), ({"input_norm": np.nan}, "input-norm"),
-    ({"input_box": 1}, "input-box"), ({"input_box": ("0", "1")}, "input-box"),
-    ({"batch_size": True}, "batch-size"), ({"batch_size": 8.5}, "batch-size"),
-    ({"steps": "10"}, "steps"), ({"half": 1}, "half"), ({"as_exported": "no"}, "as-exported"),
-    ({"freeze": 3}, "freeze"), ({"loss": torch.nn.MSELoss()}, "loss"), ({"scope": None}, "scope"),
-    ({"tier": 3}, "tier"), ({"output": 0}, "output"),
-])  # fmt: skip
-def test_settings_refuse_what_is_none_with_the_key(changes: dict[str, Any], key: str) -> None:
-    with pytest.raises(UsageError, match=key):
-        Settings(**changes)
 
 
 @pytest.mark.parametrize(("made", "key"), [

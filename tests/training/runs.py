@@ -1,5 +1,6 @@
 """Small private runs: a network, data inside its domain, and the loop of the documentation."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from lipcert.training import Clipless, Loss, Private, TrainingMechanism, make_private
+from tests.commands import lipcert
 
 EXAMPLES, BATCH, STEPS, DELTA = 60, 15, 6, 1e-5
 FEATURES, CLASSES = 6, 3
@@ -94,6 +96,15 @@ def train(private: Private) -> None:
         private.optimizer.zero_grad()
         private.criterion(private.model(x), y).backward()
         private.optimizer.step()
+
+
+def audited(folder: Path) -> Any:
+    """The report of an audit of a run, which passes."""
+    files = [str(folder / name) for name in ("model.lipcert.json", "model.onnx", "trace")]
+    words = [files[0], "--model", files[1], "--trace", files[2], "--format", "json"]
+    done = lipcert(["audit", *words])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def loop(private: Private, script: str) -> None:

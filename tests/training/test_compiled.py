@@ -11,8 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from lipcert.errors import UsageError
 from lipcert.training import BackpropClipping, GradientClipping, Private, TrainingMechanism
-from tests.commands import lipcert
-from tests.training.runs import BATCH, FEATURES, Small, clipless, private_run, train
+from tests.training.runs import BATCH, FEATURES, Small, audited, clipless, private_run, train
 
 Model = Callable[[Private], nn.Module]
 MECHANISMS: dict[str, TrainingMechanism] = {
@@ -92,9 +91,7 @@ def test_clips_act_in_a_module_that_was_compiled_without_them() -> None:
 @pytest.mark.nightly
 def test_a_compiled_run_is_audited(tmp_path: Path) -> None:
     weights("after", "clipless", tmp_path / "run")
-    target = [str(tmp_path / "run/model.lipcert.json"), "--model", str(tmp_path / "run/model.onnx")]
-    done = lipcert(["audit", *target, "--trace", str(tmp_path / "run/trace")])
-    assert done.exit_code == 0, done.output
+    audited(tmp_path / "run")
 
 
 def test_only_the_modules_own_pass_is_compiled() -> None:

@@ -15,8 +15,7 @@ from lipcert.core.text import texts
 from lipcert.errors import UsageError
 from lipcert.training import Private
 from lipcert.training.intake import DatasetSizeWarning
-from tests.commands import lipcert
-from tests.training.runs import BATCH, clipless, data, private_run, train
+from tests.training.runs import BATCH, audited, clipless, data, private_run, train
 
 
 def neighbour(count: int = 59) -> TensorDataset:
@@ -84,9 +83,7 @@ def test_a_run_of_a_declared_size_is_certified_and_audited(
         train(run)
     assert "public constants, the same for neighbouring data sets" in sampling_text(folder)
     assert read_trace(folder / "trace").manifest.declaration.examples == count
-    words = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
-    audit = lipcert(["audit", *words, "--trace", str(folder / "trace")])
-    assert audit.exit_code == 0, audit.output
+    audited(folder)
 
 
 @pytest.mark.parametrize("size", [0, -3, 1.5, True, "60", 10])

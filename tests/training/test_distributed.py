@@ -375,23 +375,6 @@ def test_a_common_draw_is_shared_out(tmp_path: Path, model_file: Path) -> None:
     assert len({*first[0], *second[0]} & {*first[1], *second[1]}) < BATCH
 
 
-@pytest.mark.nightly
-def test_connections_end_with_the_run(tmp_path: Path, model_file: Path) -> None:
-    def life(rank: int) -> list[int]:
-        del rank
-        found = []
-        for _ in range(4):
-            with rank_run(model_file=model_file) as private:
-                train(private)
-            found.append(len(os.listdir("/proc/self/fd")))
-        dist.destroy_process_group()
-        private.close()
-        return found
-
-    for ended in _all_well(ranked(life, 2, tmp_path)):
-        assert ended.value[1] >= ended.value[3]
-
-
 def test_a_group_of_one(tmp_path: Path, model_file: Path) -> None:
     def life(rank: int) -> int:
         with rank_run(network=wrapped, model_file=model_file) as private:

@@ -40,7 +40,7 @@ from lipcert.training.intake import (
     require_full_precision,
 )
 from tests.commands import lipcert
-from tests.training.runs import clipless, data, private_run, train
+from tests.training.runs import audited, clipless, data, private_run, train
 
 MODELS = Path(__file__).parents[2] / "models"
 CLIPS: list[TrainingMechanism] = [
@@ -68,11 +68,7 @@ def test_clips_need_no_domain_and_enforce_none(mechanism: Any, tmp_path: Path) -
     file = (folder / "model.lipcert.json").read_bytes()
     found = texts(read_certificate(file).assumptions)
     assert found["A-INPUT"] == "Every example is admitted, whatever its entries are."
-    words = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
-    audit = lipcert(["audit", *words, "--trace", str(folder / "trace")])
-    assert audit.exit_code == 0, audit.output
-    assert lipcert(["report", str(folder / "model.lipcert.json"), "-o",
-                    str(tmp_path / "r.html")]).exit_code == 0  # fmt: skip
+    audited(folder)
 
 
 @pytest.mark.parametrize("mechanism", CLIPS, ids=["flat", "group", "backprop"])

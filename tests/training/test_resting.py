@@ -25,8 +25,7 @@ from lipcert.training import (
     make_trainable,
 )
 from lipcert.training.modes import resting
-from tests.commands import lipcert as command
-from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, private_run, train
+from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, audited, private_run, train
 
 SHAPE = (1, 6, 6)
 BOX = {"input_box": (0.0, 1.0)}
@@ -109,9 +108,7 @@ def test_a_loop_that_calls_train_leaves_features_at_rest(name: str, tmp_path: Pa
         after = private.model.features.state_dict()
     assert not any(part.training for part in private.model.features.modules())
     assert all(torch.equal(before[key], after[key]) for key in before)
-    target = [str(tmp_path / "run/model.lipcert.json"), "--model", str(tmp_path / "run/model.onnx")]
-    done = command(["audit", *target, "--trace", str(tmp_path / "run/trace")])
-    assert done.exit_code == 0, done.output
+    audited(tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", NORMS)

@@ -18,9 +18,17 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism, same_network
 from lipcert.training.exporting import export
-from tests.commands import lipcert
 from tests.training.configured import FACTOR, Configured, scaled, step
-from tests.training.runs import CLASSES, FEATURES, STEPS, Small, clipless, private_run, train
+from tests.training.runs import (
+    CLASSES,
+    FEATURES,
+    STEPS,
+    Small,
+    audited,
+    clipless,
+    private_run,
+    train,
+)
 
 
 class Named(Small):
@@ -99,9 +107,7 @@ def test_sums_of_what_is_learnt_train(tmp_path: Path) -> None:
     with private_run(tmp_path / "run", GradientClipping(), network=Positioned) as private:
         assert private.network.graph.computed == []
         train(private)
-    words = [str(tmp_path / "run" / name) for name in ("model.lipcert.json", "model.onnx", "trace")]
-    found = lipcert(["audit", words[0], "--model", words[1], "--trace", words[2]])
-    assert found.exit_code == 0, found.output
+    audited(tmp_path / "run")
 
 
 def test_hooks_on_a_wrapper_are_refused() -> None:

@@ -1,6 +1,5 @@
 """Private runs of modules with several inputs: each is held to its own domain, and audited."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from lipcert.settings.settings import Settings
 from lipcert.training import BackpropClipping, Clipless, GradientClipping, Loss
 from lipcert.training.suggesting import suggest
 from tests.commands import lipcert
-from tests.training.runs import CLASSES, EXAMPLES, private_run
+from tests.training.runs import CLASSES, EXAMPLES, audited, private_run
 
 ROWS = 9
 DOMAIN = {"loss": Loss("cross-entropy"), "input_norm": {"numbers": 2.0}}
@@ -104,10 +103,7 @@ def test_whole_numbers_are_read_as_such(kind: str, tmp_path: Path) -> None:
     with private_run(folder, mechanism, network=network, examples=examples) as private:
         for x, y in private.loader:
             private.step(x, y)
-    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
-    done = lipcert(["audit", *target, "--trace", str(folder / "trace"), "--format", "json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["verdict"] == "pass"
+    audited(folder)
 
 
 @pytest.mark.sample(1)
@@ -125,9 +121,7 @@ def test_a_run_is_certified_and_passes_its_audit(kind: str, tmp_path: Path) -> N
     )
     target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
     assert lipcert(["check", *target]).output.startswith("Conditional: all claims")
-    done = lipcert(["audit", *target, "--trace", str(folder / "trace"), "--format", "json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["verdict"] == "pass"
+    audited(folder)
 
 
 def test_an_input_outside_of_its_own_domain_is_refused(tmp_path: Path) -> None:

@@ -1,12 +1,7 @@
-"""Ranks of a process group, each in a process of its own, forked from the tests; and a program:
-
-torchrun --nproc-per-node 2 -m tests.training.world_worker FOLDER [ddp]
-"""
+"""Ranks of a process group, each in a process of its own, forked from the tests."""
 
 import multiprocessing
 import pickle
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch._dynamo  # which every optimizer loads: once, before processes are forked
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +17,6 @@ from lipcert.training import Private, TrainingMechanism
 from tests.training.runs import (
     Small,
     private_run,
-    train,
 )
 
 PATIENCE = 20.0
@@ -36,7 +28,6 @@ class Ended:
 
     value: Any = None
     error: str = ""
-    seconds: float = 0.0
 
 
 def ranked(life: Callable[[int], Any], ranks: int, folder: Path) -> list[Ended | None]:
@@ -68,11 +59,10 @@ def _live(life: Callable[[int], Any], rank: int, ranks: int, folder: Path) -> No
         world_size=ranks,
         timeout=timedelta(seconds=60),
     )
-    begun = time.monotonic()
     try:
         ended = Ended(life(rank))
     except Exception as error:  # noqa: BLE001  # it is looked at by the test
-        ended = Ended(None, f"{type(error).__name__}: {error}", time.monotonic() - begun)
+        ended = Ended(None, f"{type(error).__name__}: {error}")
     path.write_bytes(pickle.dumps(ended))
 
 
@@ -90,18 +80,3 @@ def rank_run(
 ) -> Private:
     """This rank's part of a small run."""
     return private_run(folder, mechanism, **({"seed": None, "patience": PATIENCE} | changes))
-
-
-def main(folder: Path, kind: str) -> None:
-    """A whole run under torchrun."""
-    dist.init_process_group("gloo")
-    with rank_run(folder, network=wrapped if kind == "ddp" else Small) as private:
-        train(private)
-    weights = [float(p.detach().double().sum()) for p in private.model.parameters()]
-    sys.stdout.write(f"rank {dist.get_rank()}: {private.ledger.summary} {weights}\n")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "plain")

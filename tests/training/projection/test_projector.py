@@ -211,7 +211,8 @@ def test_zero_weights_stay_zero() -> None:
     graph = dense(6, 9)
     for mechanism in ("clipless", "weight-clipping", "fixed-weight-norm"):
         weights = {"w": torch.zeros(6, 9)}
-        projection = projector(graph, weights, declared(mechanism=mechanism))
+        turned = 3 if mechanism == "clipless" else 0
+        projection = projector(graph, weights, declared(mechanism=mechanism), orthogonalize=turned)
         projection.project()
         assert not weights["w"].any()
         assert projection.norms()["w"] <= 1e-11
@@ -231,15 +232,6 @@ def test_norms_are_upper_bounds_and_change_nothing() -> None:
     assert projection.radii == {"w": 1.0, "b": 1.0}
 
 
-def test_after_a_projection_norms_are_within_the_radii() -> None:
-    graph = chain((9,), Dense(trained("w", np.ones((6, 9))), trained("b", np.ones(6))))
-    for seed in range(20):
-        weights = {"w": floats(draw((6, 9), seed, 3.0)), "b": floats(draw((6,), seed, 3.0))}
-        projection = projector(graph, weights)
-        projection.project()
-        assert max(projection.norms().values()) <= 1.0
-
-
 @pytest.mark.parametrize("mechanism", ["clipless", "weight-clipping", "fixed-weight-norm"])
 def test_norms_are_of_the_present_weights(mechanism: str) -> None:
     """What is known from a projection is forgotten as soon as one entry is another."""
@@ -250,7 +242,8 @@ def test_norms_are_of_the_present_weights(mechanism: str) -> None:
         weights["w"].mul_(scale)
         projection.project()
         exact = true_norm(graph, weights)
-        assert exact <= projection.norms()["w"] <= 1.001 * exact
+        within = 1.0 if mechanism == "clipless" else 1.0 + 1e-12
+        assert exact <= projection.norms()["w"] <= min(within, 1.001 * exact)
         weights["w"][0, 0] += 0.5
         exact = true_norm(graph, weights)
         assert exact <= projection.norms()["w"] <= 1.001 * exact
@@ -429,13 +422,6 @@ def test_convolutions_of_disjoint_windows() -> None:
     for part in weights["w"].double().numpy().reshape(2, 3, 16):
         assert spread(part) < 1e-5
     assert true_norm(graph, weights) == pytest.approx(RADIUS, rel=1e-5)
-
-
-def test_zero_weights_are_made_no_orthogonal_ones() -> None:
-    weights = {"w": floats(np.zeros((4, 4)))}
-    graph = graph_of((4,), Dense(trained("w", np.eye(4))))
-    projector(graph, weights, orthogonalize=3).project()
-    assert not weights["w"].any()
 
 
 def test_windows_that_overlap_and_what_is_no_matrix_are_left_out() -> None:
