@@ -1,7 +1,7 @@
 """Small private runs: a network, data inside its domain, and the loop of the documentation."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,11 @@ def private_run(
         mechanism or clipless(),
         **(given | changes),
     )
+
+
+def still(parameters: Iterable[nn.Parameter], lr: float) -> SGD:
+    """Leaves the weights as they are."""
+    return SGD(parameters, 0.0 * lr)
 
 
 def first(private: Private) -> tuple[Tensor, Tensor]:

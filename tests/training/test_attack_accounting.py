@@ -28,10 +28,9 @@ from lipcert.training import (
     Private,
     TrainingMechanism,
     WeightClipping,
-    make_private,
 )
 from lipcert.training.loader import PrivateLoader
-from tests.training.runs import BATCH, EXAMPLES, STEPS, Small, clipless, data, private_run
+from tests.training.runs import BATCH, EXAMPLES, STEPS, clipless, data, private_run, still
 from tests.training.test_loader import made
 
 Log = Callable[[np.ndarray], np.ndarray]
@@ -103,18 +102,9 @@ def test_epsilon_is_that_of_the_noise_that_is_added(
     sampling: SamplingName, neighbours: NeighboursName
 ) -> None:
     """σ as it follows from bounds and standard deviations, and ε from that σ."""
-    torch.manual_seed(0)
     spent = []
-    with run(
-        clipless(neighbours=neighbours),
-        data(),
-        sampling,
-        network=Small(),
-        batch=BATCH,
-        steps=7,
-        sigma=1.2,
-        delta=1e-3,
-    ) as private:
+    given = {"batch": BATCH, "steps": 7, "noise_multiplier": 1.2, "delta": 1e-3}
+    with run(clipless(neighbours=neighbours), data(), sampling, **given) as private:
         for x, y in private.loader:
             private.step(x, y)
             if private.releases in (3, 7):
@@ -136,26 +126,12 @@ def run(
     examples: TensorDataset,
     sampling: SamplingName,
     *,
-    network: nn.Module,
     batch: int,
-    steps: int,
-    sigma: float,
-    delta: float,
+    **given: Any,
 ) -> Private:
-    """With weights that stay as they are."""
-    return make_private(
-        network,
-        SGD(network.parameters(), lr=0.0),
-        DataLoader(examples, batch_size=len(examples) if sampling == "full-batch" else batch),
-        mechanism,
-        sampling=sampling,
-        steps=steps,
-        dataset_size=len(examples),
-        noise_multiplier=sigma,
-        delta=delta,
-        record_every=None,
-        seed=11,
-    )
+    given |= {"batch": len(examples) if sampling == "full-batch" else batch, "seed": 11}
+    given |= {"dataset_size": len(examples), "examples": examples, "sampling": sampling}
+    return private_run(None, mechanism, optimizer=still, record_every=None, **given)
 
 
 CANARIES, RELEASES, CLIP = 500, 60, 0.3
@@ -201,16 +177,8 @@ def test_an_attacker_gains_what_is_accounted_for_and_no_more(name: str) -> None:
         network[0].weight.mul_(0.01)
     seen = []
     delta = 0.05
-    with run(
-        mechanism,
-        TensorDataset(x, y),
-        sampling,
-        network=network,
-        batch=CANARIES // 2,
-        steps=RELEASES,
-        sigma=1.0,
-        delta=delta,
-    ) as private:  # fmt: skip
+    given = {"batch": CANARIES // 2, "steps": RELEASES, "delta": delta}
+    with run(mechanism, TensorDataset(x, y), sampling, network=lambda: network, **given) as private:
         for images, labels in private.loader:
             private.step(images, labels)
             seen.append(-network[0].weight.grad[0].numpy().astype(np.float64))

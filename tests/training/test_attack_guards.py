@@ -8,20 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
-from torch.utils.data import DataLoader
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.training import GradientClipping, Loss, Private, make_private
+from lipcert.training import GradientClipping, Loss, Private
 from lipcert.training.exporting import export
 from tests.training.configured import step
 from tests.training.runs import (
-    BATCH,
     CLASSES,
-    DELTA,
     FEATURES,
     Small,
-    clipless,
-    data,
     first,
     loop,
     private_run,
@@ -157,14 +152,9 @@ def test_frozen_weights_must_be_those_of_the_model_file(tmp_path: Path) -> None:
     with torch.no_grad():
         network.hidden.weight.mul_(50.0)
     with pytest.raises(LipCertError, match=r"hidden\.weight is not trained"):
-        make_private(
-            network,
-            SGD(network.head.parameters(), lr=0.1),
-            DataLoader(data(), batch_size=BATCH),
-            clipless(),
-            noise_multiplier=1.0,
-            delta=DELTA,
-            steps=2,
+        private_run(
+            network=lambda: network,
+            optimizer=lambda _, lr: SGD(network.head.parameters(), lr),
             model_file=tmp_path / "given.onnx",
         )
 
@@ -180,14 +170,8 @@ def test_a_resumed_run_has_the_frozen_weights_that_it_began_with(tmp_path: Path)
 def test_a_closed_run_leaves_model_and_optimizer_to_the_next() -> None:
     with private_run() as private:
         step(private)
-    again = make_private(
-        private.model,
-        private.optimizer,
-        DataLoader(data(), batch_size=BATCH),
-        clipless(),
-        noise_multiplier=1.0,
-        delta=DELTA,
-        steps=2,
+    again = private_run(
+        network=lambda: private.model, optimizer=lambda *_, lr: private.optimizer, steps=2
     )
     with again:
         train(again)

@@ -14,8 +14,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
-from torch.optim import SGD
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from lipcert.training import (
     BackpropClipping,
@@ -25,11 +24,20 @@ from lipcert.training import (
     Private,
     TrainingMechanism,
     WeightClipping,
-    make_private,
 )
 from lipcert.training import network as networks
 from lipcert.training.release import NoiseSource, standard_normal
-from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, FEATURES, Small, clipless, data
+from tests.training.runs import (
+    BATCH,
+    CLASSES,
+    EXAMPLES,
+    FEATURES,
+    Small,
+    clipless,
+    data,
+    private_run,
+    still,
+)
 from tests.training.world_worker import rank_run, ranked
 
 LEAST = 1e-6
@@ -57,21 +65,15 @@ def run(
     *,
     network: type[nn.Module] = Small,
     wide: bool = False,
-    batch: int = BATCH,
     **changes: Any,
 ) -> Private:
-    """With weights that stay as they are."""
-    torch.manual_seed(0)
-    module, (x, y) = network(), data().tensors
-    if wide:
-        module, x = module.double(), x.double() * 0.999
+    x, y = data().tensors
     given: dict[str, Any] = {
-        "noise_multiplier": SIGMA, "delta": DELTA, "steps": DRAWN, "seed": 5, "record_every": None,
-        "dataset_size": len(x),
+        "noise_multiplier": SIGMA, "steps": DRAWN, "seed": 5, "record_every": None,
+        "examples": TensorDataset(0.999 * x.double(), y) if wide else data(),
+        "network": (lambda: network().double()) if wide else network,
     }  # fmt: skip
-    loader = DataLoader(TensorDataset(x, y), batch_size=batch)
-    optimizer = SGD(module.parameters(), lr=0.0)
-    return make_private(module, optimizer, loader, mechanism, **(given | changes))
+    return private_run(mechanism=mechanism, optimizer=still, **(given | changes))
 
 
 def added(private: Private, most: int = DRAWN) -> tuple[Mapping[str, np.ndarray], np.ndarray]:
@@ -252,7 +254,7 @@ def test_two_ranks_add_one_noise(tmp_path: Path) -> None:
     def life(rank: int) -> tuple[Mapping[str, np.ndarray], np.ndarray, list[Any], Any]:
         del rank
         with rank_run(
-            optimizer=lambda parameters, lr: SGD(parameters, 0.0 * lr),
+            optimizer=still,
             model_file=file,
             record_every=None,
             steps=DRAWN,

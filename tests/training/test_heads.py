@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 import lipcert
 from lipcert.errors import LipCertError, UsageError
-from lipcert.training import BackpropClipping, Clipless, GradientClipping, Private, make_private
+from lipcert.training import BackpropClipping, Clipless, GradientClipping, Private
 from lipcert.training.mechanisms import Loss, TrainingMechanism
 from tests.commands import lipcert as run_lipcert
+from tests.training.runs import private_run
 
 DOMAIN: dict[str, Any] = {"input_box": (0.0, 0.25)}
 LOSS = Loss({"cls": "cross-entropy", "reg": "mse"}, label_norm=1.0, weight={"reg": 0.5})
@@ -66,13 +67,10 @@ class Examples(Dataset[Any]):
 
 
 def private(model: Net, mechanism: TrainingMechanism, folder: Path | None = None) -> Private:
-    for parameter in model.aux.parameters():
-        parameter.requires_grad_(False)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    loader = DataLoader(Examples(), batch_size=12)
-    return make_private(
-        model, optimizer, loader, mechanism, delta=1e-3, noise_multiplier=1.0, steps=3,
-        dataset_size=60, folder=folder, record_every=1, record_data=True,
+    model.aux.requires_grad_(False)
+    return private_run(
+        folder, mechanism, network=lambda: model, examples=Examples(), batch=12, delta=1e-3,
+        steps=3, optimizer=lambda own, lr: torch.optim.SGD([p for p in own if p.requires_grad], lr),
     )  # fmt: skip
 
 

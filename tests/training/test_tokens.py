@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import lipcert
 from lipcert.core.losses.base import NO_LABEL
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.training import BackpropClipping, Clipless, GradientClipping, Private, make_private
+from lipcert.training import BackpropClipping, Clipless, GradientClipping, Private
 from lipcert.training.layers import AddBias
 from lipcert.training.mechanisms import Loss, TrainingMechanism
 from tests.commands import lipcert as run_lipcert
+from tests.training.runs import private_run
 
 VOCABULARY, LENGTH, WIDTH, HEADS = 12, 6, 8, 2
 LOSS = Loss("cross-entropy", per_token="mean")
@@ -111,11 +112,9 @@ def examples(count: int = 40) -> tuple[Tensor, Tensor]:
 
 
 def private(model: nn.Module, mechanism: TrainingMechanism, folder: Path | None = None) -> Private:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(TensorDataset(*examples()), batch_size=10)
-    return make_private(
-        model, optimizer, loader, mechanism, delta=1e-3, noise_multiplier=1.0, steps=3,
-        dataset_size=40, folder=folder, record_every=1, record_data=True,
+    return private_run(
+        folder, mechanism, network=lambda: model, examples=TensorDataset(*examples()), batch=10,
+        delta=1e-3, steps=3, dataset_size=40,
     )  # fmt: skip
 
 
