@@ -20,6 +20,7 @@ from lipcert.audit.observation import side_by_side, unwrapped
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
+from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples, checked_examples, checked_labels
 from lipcert.graph.ir import Graph
@@ -216,7 +217,7 @@ def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: 
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UsageError(f"training: {source}: give (x, y), inputs and labels")
     try:
-        x = _together(given[0], graph.arrays) if graph.arrays else _array(given[0])
+        x = Columns(inputs=graph.arrays).inputs_of(given[0], source, _array)
         found = checked_examples(x, _array(given[1]), graph.input_shape, source)
     except NoVerdictError as error:
         raise UsageError(f"training: {error}") from error
@@ -225,20 +226,7 @@ def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: 
     return replace(found, is_private=is_private)
 
 
-def _together(given: object, inputs: Sequence[tuple[str, Shape]]) -> np.ndarray[Any, Any]:
-    """Concatenate several inputs; raise ValueError if they are not those of the network."""
-    names = [name for name, _ in inputs]
-    if isinstance(given, Mapping):
-        given = [given[name] for name in names if name in given]
-    parts = [_array(item) for item in given] if isinstance(given, tuple | list) else []
-    shapes = [shape for _, shape in inputs]
-    if [part.shape[1:] for part in parts] != shapes or len({len(part) for part in parts}) != 1:
-        expected = ", ".join(f"{name} of shape {list(shape)}" for name, shape in inputs)
-        raise ValueError(f"give one array for each input, with equally many examples: {expected}")
-    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-
-
-def _array(item: object) -> np.ndarray[Any, Any]:
+def _array(item: object, _: str = "") -> np.ndarray[Any, Any]:
     return item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
 
 

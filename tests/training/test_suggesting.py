@@ -205,7 +205,5 @@ def test_examples_of_several_inputs_are_measured() -> None:
         assert made.suggestions.rehearsal is not None
         assert made.recipe.accuracy_probe is not None
     for wrong in ((a,), (b, a), (a, b[:3]), a):
-        with pytest.raises(
-            UsageError, match=r"each input, .*: a of shape \[3\], b of shape \[2, 2\]"
-        ):
+        with pytest.raises(UsageError, match=r"public examples .*(its|2) inputs|the input 'a'"):
             suggest(module, (a[:1], b[:1]), settings, budget=0.0, public=(wrong, y))
