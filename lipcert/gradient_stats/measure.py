@@ -144,7 +144,7 @@ def _views(graph: Graph, operands: Mapping[str, tuple[str, Operand]]) -> Iterato
             yield name, View(known.name, known.size, places, operand.scale, divisor)
 
 
-_NUMBERS: Final = 1 << 23
+_NUMBERS: Final = 1 << 22
 """Most numbers held at once, for all examples of a stack."""
 _MOST: Final = 256
 

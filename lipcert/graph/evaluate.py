@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -28,17 +29,22 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
-def _erf(x: Array) -> Array:
-    from scipy import special  # noqa: PLC0415  takes longer to import than most analyses
+_FEW: Final = 2**17
+"""Numbers for which Python's own function takes less time and memory than scipy's import."""
 
-    return np.asarray(special.erf(x))
+
+def _of_errors(name: str, x: Array) -> Array:
+    """Return erf or erfc of x."""
+    if x.size <= _FEW:
+        return np.fromiter(map(getattr(math, name), x.flat), x.dtype, x.size).reshape(x.shape)
+    from scipy import special  # noqa: PLC0415
+
+    return np.asarray(getattr(special, name)(x))
 
 
 def normal_share(x: Array) -> Array:
     """Return the distribution function of the standard normal distribution at x."""
-    from scipy import special  # noqa: PLC0415
-
-    return np.asarray(special.ndtr(x))
+    return np.asarray(0.5 * _of_errors("erfc", -math.sqrt(0.5) * x))
 
 
 def _gelu_tanh(x: Array, a: float = math.sqrt(2.0 / math.pi), b: float = 0.044715) -> Array:
@@ -54,7 +60,7 @@ _PLAIN: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "tanh": np.tanh,
         "atan": np.arctan,
         "softplus": lambda x: np.logaddexp(x, 0.0),
-        "erf": _erf,
+        "erf": partial(_of_errors, "erf"),
         "sin": np.sin,
         "cos": np.cos,
         "gelu": lambda x: x * normal_share(x),
@@ -86,9 +92,15 @@ _APPROXIMATED: Final = frozenset(
 
 
 def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
-    """Apply one of the functions of `Activation` entry by entry; Unsupported for another name."""
+    """Apply one of the functions of `Activation` entry by entry; Unsupported for another name.
+
+    Numbers of a short float type are shifted by the error that they may have, even near 0.
+    """
     known = _PLAIN.get(name)
-    return _enclosed(name, numbers, x) if known is None else np.asarray(known(x, *numbers))
+    found = _enclosed(name, numbers, x) if known is None else np.asarray(known(x, *numbers))
+    if x.dtype == np.float64 or (known is not None and name not in _APPROXIMATED):
+        return found
+    return np.asarray(found + np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x)))
 
 
 def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
@@ -96,17 +108,9 @@ def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
     flat, middles = x.reshape(-1), np.full(x.size, np.nan)
     image = function(name, tuple(numbers)).image
     for start in range(0, x.size, _PIECE):
-        part = flat[start : start + _PIECE]
-        known = np.isfinite(part)
-        ends = image(exact(part[known].astype(np.float64)))
-        middles[start : start + _PIECE][known] = member(ends)
-    found = middles.reshape(x.shape)
-    return found if x.dtype == np.float64 else _strayed(found, x)
-
-
-def _strayed(found: Array, x: Array) -> Array:
-    """Shift numbers by the error that a short float type may have, even near 0."""
-    return np.asarray(found + np.finfo(x.dtype).eps * np.maximum(1.0, np.abs(x)))
+        places = start + np.flatnonzero(np.isfinite(flat[start : start + _PIECE]))
+        middles[places] = member(image(exact(flat[places].astype(np.float64))))
+    return middles.reshape(x.shape)
 
 
 def values(
@@ -257,9 +261,7 @@ def _applied(step: p.Step, x: Sequence[Array]) -> Array:
             scaled = _by_channel(op.scale, x[0]) * centred * _by_channel(op.inverse, x[0])
             return np.asarray(scaled + _by_channel(op.shift, x[0]))
         case p.Activation():
-            found = function_of(op.name, op.numbers, x[0])
-            is_rough = op.name in _APPROXIMATED and x[0].dtype != np.float64
-            return _strayed(found, x[0]) if is_rough else found
+            return function_of(op.name, op.numbers, x[0])
         case kinds.PRelu():
             return np.where(x[0] >= 0, x[0], _like(op.slope, x[0]) * x[0])
         case p.Move():

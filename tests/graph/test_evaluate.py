@@ -1,12 +1,13 @@
 """Programs computed in numpy; that steps mean what onnxruntime computes, `tests/core/lower`."""
 
+import mpmath
 import numpy as np
 import pytest
 
 from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, Place, Program, Step
-from lipcert.graph.evaluate import evaluate, function_of
+from lipcert.graph.evaluate import _FEW, evaluate, function_of
 from tests.core.lower.cases import model, node, program
 
 RNG = np.random.default_rng(3)
@@ -33,6 +34,15 @@ def test_functions_without_a_value_there_are_not_numbers():
 def test_unknown_functions_have_no_numbers():
     with pytest.raises(Unsupported):
         function_of("step", (), np.zeros(1))
+
+
+@pytest.mark.parametrize("copies", [1, _FEW])
+def test_functions_of_errors_of_few_and_of_many_numbers(copies: int):
+    x = np.linspace(-6.0, 6.0, 7)
+    for name, truth in (("erf", mpmath.erf), ("gelu", lambda t: t * mpmath.ncdf(t))):
+        found = function_of(name, (), np.broadcast_to(x, (copies, 7)))
+        assert (found == found[0]).all()
+        np.testing.assert_allclose(found[0], [float(truth(t)) for t in x], rtol=1e-13)
 
 
 @pytest.mark.parametrize("arithmetic", ["float16", "float32", "float64"])

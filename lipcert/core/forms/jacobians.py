@@ -44,9 +44,8 @@ def convolution(op: Conv, shape: Shape, after: Shape) -> Matrix | None:
     from lipcert.core.norms.convolution import Kernel  # noqa: PLC0415  for these only
 
     kernel = Kernel.of(op, shape, after)
-    ends = (replace(kernel.frame, kernel=end) for end in (kernel.entries.lo, kernel.entries.hi))
-    low, high = (end.matrix().T if kernel.adjoint else end.matrix() for end in ends)
-    return matrix(Interval(low, high))
+    found = kernel.entries.moved(lambda end: replace(kernel.frame, kernel=end).matrix())
+    return matrix(found.transposed() if kernel.adjoint else found)
 
 
 def averages(op: AveragePool, shape: Shape, after: Shape) -> Matrix:
