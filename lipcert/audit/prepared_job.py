@@ -130,7 +130,7 @@ def _recorded(trace: Trace, claims: Claims, data: DataSet | None, device: str) -
             "the examples that it drew; give the data set as files, or as a Dataset with a length"
         )
     _require_clips(trace, claims)
-    return RecordedRun.of(claims, trace, device, data)
+    return RecordedRun(claims, trace, device, data)
 
 
 def _require_clips(trace: Trace, claims: Claims) -> None:

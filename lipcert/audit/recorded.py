@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hmac import compare_digest
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -176,19 +176,33 @@ class _Held:
 
 
 @dataclass(frozen=True, eq=False)
-class RecordedTensors:
-    """The weights and batches of a trace by name; the trace is read once, and units use one step
-    each.
+class RecordedRun:
+    """A recorded run and the claims about it: its weights and batches by name.
 
-    graph: the bounded graph. data: the data set, in which examples that the trace only names are
-    looked up. settings: the domain into which examples were moved, if the trace says so; they are
-    then, up to a rounding, what the network read.
+    The trace is read once, and units use one step each.
+
+    device: where gradients are computed. data: the data set, in which examples that the trace only
+    names are looked up.
     """
 
+    claims: Claims
     trace: Trace
-    graph: Graph
+    device: str = "cpu"
     data: Readable | None = None
-    settings: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings on which the claims depend.
+
+        Examples were moved into their domain, if the trace says so; they are then, up to a
+        rounding, what the network read.
+        """
+        return self.claims.settings
+
+    @property
+    def graph(self) -> Graph:
+        """The network as the run evaluates it, including clips."""
+        return self.claims.engine.graph
 
     def name(self, step: Step) -> str:
         """Return the name of the weights and the batch of a step."""
@@ -347,29 +361,6 @@ class RecordedTensors:
             if all(_is_found(batch, data, key) for batch in step.batches if batch.examples)
         }
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RecordedRun(RecordedTensors):
-    """A recorded run and the claims about it.
-
-    device: where gradients are computed.
-    """
-
-    settings: Settings
-    claims: Claims
-    device: str = "cpu"
-
-    @classmethod
-    def of(
-        cls, claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
-    ) -> Self:
-        """Return the run of a trace.
-
-        data: the data set, for a trace that names its examples.
-        """
-        graph, settings = claims.engine.graph, claims.settings
-        return cls(trace, graph, data, settings=settings, claims=claims, device=device)
-
     @property
     def declared(self) -> Declaration:
         """The run's declaration about itself, from the manifest."""
@@ -485,7 +476,7 @@ def _is_whole(step: Step) -> bool:
 
 
 def _found_examples(
-    step: Step, data: Readable, settings: Settings | None, source: str
+    step: Step, data: Readable, settings: Settings, source: str
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return inputs and labels of a named step."""
     inputs: list[npt.NDArray[Any]] = []
@@ -495,7 +486,7 @@ def _found_examples(
         if not batch.examples or tensors is None or batch.name is None:
             continue
         x = tensors[INPUT].array
-        if batch.name.drawn and settings is not None:
+        if batch.name.drawn:
             radius = math.inf if settings.input_norm is None else settings.input_norm
             x = settled(x, radius, settings, share=DRAWN_IN).astype(x.dtype)
         inputs.append(x)

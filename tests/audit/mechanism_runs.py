@@ -204,7 +204,7 @@ def recorded(folder: Path, way: Way, fault: Fault = RIGHT) -> Ready:
         _train(way, fault, ranks)
     trace = read_trace(folder)
     claims = claims_of_analysis(model, way.settings)
-    tensors = RecordedRun.of(claims, trace)
+    tensors = RecordedRun(claims, trace)
     pairs = [(name, name, count) for name, count in tensors.batch_sizes.items()]
     job = Job("model.onnx", way.settings, trace=str(folder))
     return Ready(job, model, claims, None, None, tensors, units_of(pairs, job, 0), "")

@@ -141,7 +141,7 @@ def audited(way: str, edit: Edit, folder: Path, data: Examples | None = None) ->
             step = replace(part.step, number=number, gradients=Gradients(*map(blob, shown)))
             writer.append(replace(step, weights_after=blob(after)))
     claims = ready.claims
-    tensors = RecordedRun.of(claims, read_trace(folder), data=data)
+    tensors = RecordedRun(claims, read_trace(folder), data=data)
     return report_of(replace(ready, recorded=tensors))
 
 

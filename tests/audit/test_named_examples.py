@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from lipcert.audit.checks import Checked, check_recorded_run
-from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.blobs import ExamplesKey, key_path
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.redaction import redact
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
-from tests.audit.checks.runs import Network, Plan, bad, examples, recorded
+from tests.audit.checks.runs import Network, Plan, bad, examples, recorded, recorded_of
 
 NAMED = Plan(store_data=False)
 
@@ -103,7 +102,7 @@ def test_replayed_examples_are_those_of_the_indices(tmp_path: Path) -> None:
     claims, trace = recorded(tmp_path / "t", replace(NAMED, micro=3))
     data, graph = dataset(), claims.engine.graph
     steps = {f"step {step.number}": step for step in trace.steps()}
-    known = RecordedTensors(trace, graph, data)
+    known = recorded_of(trace, graph, data)
     assert list(known.batch_sizes) == ["step 0", "step 4", "step 8"]
     for name, count in known.batch_sizes.items():
         index = np.concatenate([batch.index for batch in steps[name].batches])
@@ -112,7 +111,7 @@ def test_replayed_examples_are_those_of_the_indices(tmp_path: Path) -> None:
         assert np.array_equal(found.x, data.x[index])
         assert np.array_equal(found.y, data.y[index])
         assert found.x.dtype == np.float32
-    assert RecordedTensors(trace, graph).batch_sizes == {}
+    assert recorded_of(trace, graph).batch_sizes == {}
 
 
 def shuffled(count: int) -> np.ndarray:
@@ -151,13 +150,13 @@ def test_without_the_key_nothing_is_believed(tmp_path: Path) -> None:
     data, path, graph = dataset(), key_path(tmp_path / "t"), claims.engine.graph
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     right = path.read_text()
-    assert RecordedTensors(trace, graph, data).gap is None
+    assert recorded_of(trace, graph, data).gap is None
     for wrong in (None, "00" * 32 + "\n", "no key"):
         path.unlink()
         if wrong is not None:
             path.write_text(wrong)
         again = read_trace(tmp_path / "t")
-        gap = RecordedTensors(again, graph, data).gap
+        gap = recorded_of(again, graph, data).gap
         assert gap is not None
         assert str(path) in gap
         path.write_text(right)
@@ -220,6 +219,6 @@ def test_steps_that_do_not_say_which_examples_they_had(tmp_path: Path) -> None:
         )
         model(torch.ones(4, 3)).sum().backward()
         optimizer.step()
-    gap = RecordedTensors(read_trace(tmp_path / "t"), Network().graph()).gap
+    gap = recorded_of(read_trace(tmp_path / "t"), Network().graph()).gap
     assert gap is not None
     assert "recorder.batch(index=…)" in gap

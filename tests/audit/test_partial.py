@@ -68,7 +68,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuditReport, Audit
     folder = tmp_path_factory.mktemp("killed") / "t"
     ready = recorded(folder, Way(FLAT))
     cut(folder, 10)
-    tensors = RecordedRun.of(ready.claims, read_trace(folder))
+    tensors = RecordedRun(ready.claims, read_trace(folder))
     ready = replace(ready, recorded=tensors)
     said = replace(ready, job=replace(ready.job, interrupted=True))
     return report_of(ready), report_of(said)

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lipcert.audit.recorded import RecordedTensors
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.trace.blobs import stored
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Manifest, Step
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, Parameter
+from tests.audit.checks.runs import recorded_of
 from tests.networks import dag, trained
 from tests.ops import Activation, BatchNorm, Dense
 
@@ -84,8 +85,8 @@ def moved(weights: Tensors) -> Tensors:
 
 def recorded(
     folder: Path, sets: list[Tensors], graph: Graph | None = None, **more: Any
-) -> RecordedTensors:
-    return RecordedTensors(trace_of(folder / "t", sets, **more), graph or graph_with())
+) -> RecordedRun:
+    return recorded_of(trace_of(folder / "t", sets, **more), graph or graph_with())
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "_module.", "net.trunk."])

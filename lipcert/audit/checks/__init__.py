@@ -76,7 +76,7 @@ def check_recorded_run(
     Args:
         data: the data set, for a trace that names its examples.
     """
-    return _checked(RecordedRun.of(claims, trace, device, data))
+    return _checked(RecordedRun(claims, trace, device, data))
 
 
 def _checked(run: RecordedRun) -> Checked:

@@ -98,7 +98,7 @@ def recorded_weights(run: RecordedRun) -> Iterator[Finding]:
     elif constraints_of(run.graph, run.settings) and not names:
         yield "no step records its weights; use every=… of the recorder"
     elif constraints_of(run.graph, run.settings):
-        unit = _unit(run)
+        unit = stored_unit(run)
         found = [
             excess
             for name in names
@@ -176,7 +176,7 @@ def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
     )
 
 
-def _unit(run: RecordedRun) -> float:
+def stored_unit(run: RecordedRun) -> float:
     """Return the unit roundoff of the type in which the run stores its weights."""
     used = [step.arithmetic.stored for step in run.steps if step.arithmetic is not None]
     return max(((item or Precision.FLOAT64).unit / 2.0 for item in used), default=2.0**-24)

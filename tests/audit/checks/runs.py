@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from torch.nn import functional
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks import Checked, check_recorded_run
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.gradient_stats.examples import Readable
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
@@ -217,3 +220,9 @@ def only(checked: Checked, name: str) -> CheckReport:
     """The one failing report of a name."""
     (report,) = [r for r in checked.reports if r.name == name and r.verdict is not Verdict.PASS]
     return report
+
+
+def recorded_of(trace: Trace, graph: Graph, data: Readable | None = None) -> RecordedRun:
+    """A run about which nothing is claimed."""
+    claims: Any = SimpleNamespace(engine=SimpleNamespace(graph=graph), settings=Settings())
+    return RecordedRun(claims, trace, data=data)

@@ -1,11 +1,15 @@
 """Constraints of weights: certified on both ends, and what rounding of a projection explains."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.checks.assumptions import file_weights
+from lipcert.audit.checks.assumptions import file_weights, stored_unit
 from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.records import Arithmetic
 from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Node, graph_at, is_shown, parameters_of
@@ -85,3 +89,12 @@ def test_a_graph_at_other_weights() -> None:
     assert is_shown(graph, "fc.weight", np.eye(6))
     assert is_shown(other, "fc.weight", 2.0 * np.eye(6))
     assert not is_shown(other, "fc.weight", np.eye(6))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("float64", 53), ("float32", 24), ("float16", 11), ("bfloat16", 8)]
+)
+def test_a_projection_may_be_off_by_roundings_of_the_stored_type(dtype: str, bits: int) -> None:
+    arithmetic = Arithmetic("cpu", dtype, None, False, False, True)
+    run: Any = SimpleNamespace(steps=[SimpleNamespace(arithmetic=arithmetic)])
+    assert stored_unit(run) == 2.0**-bits

@@ -53,7 +53,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 def followed(folder: Path, **changes: object) -> Checked:
     """The check alone."""
-    return chain(RecordedRun.of(*recorded(folder, Plan(**changes))))
+    return chain(RecordedRun(*recorded(folder, Plan(**changes))))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -233,7 +233,7 @@ def frozen_run(folder: Path, change: Callable[[Frozen, int], None], inside: bool
                 change(model, step)
     assert recorder.step == 4
     claims = claims_for(Network())
-    return chain(RecordedRun.of(claims, read_trace(folder)))
+    return chain(RecordedRun(claims, read_trace(folder)))
 
 
 @torch.no_grad()
@@ -263,7 +263,7 @@ def test_a_trace_without_optimizer_says_what_it_cannot_show(tmp_path: Path) -> N
     """As older recorders wrote it: the lines are chained anew without the new members."""
     claims, trace = recorded(tmp_path / "t", Plan(detail=3))
     older(tmp_path / "t")
-    found = chain(RecordedRun.of(claims, read_trace(tmp_path / "t")))
+    found = chain(RecordedRun(claims, read_trace(tmp_path / "t")))
     (report,) = found.reports
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "does not hold the optimizer and its state; record the run again" in report.message

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.Pri
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
-    return RecordedRun.of(*recorded(tmp_path_factory.mktemp("run") / "t", Plan()))
+    return RecordedRun(*recorded(tmp_path_factory.mktemp("run") / "t", Plan()))
 
 
 def reports(run: RecordedRun) -> dict[str, CheckReport]:
@@ -38,7 +38,7 @@ def exceeded(run: RecordedRun, over: float) -> RecordedRun:
     )
     claims: Claims = replace(run.claims, groups=groups)
     trace: Trace = run.trace
-    return RecordedRun.of(claims, trace)
+    return RecordedRun(claims, trace)
 
 
 def test_a_right_run_passes(run: RecordedRun) -> None:
@@ -65,7 +65,7 @@ def test_the_margin_counts_against_the_noise_as_well(
 ) -> None:
     """σ too large for the noise that one example meets."""
     sigma = (1.0 + over) / (reports(run)["noise"].measured or 0.0)
-    wanted = RecordedRun.of(run.claims, run.trace)
+    wanted = RecordedRun(run.claims, run.trace)
     monkeypatch.setitem(wanted.__dict__, "multiplier", sigma)
     assert reports(wanted)["noise"].verdict is verdict
 

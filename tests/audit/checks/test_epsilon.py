@@ -97,7 +97,7 @@ class Done:
 
     def interval(self) -> EpsilonInterval:
         """By this check alone."""
-        found = epsilon(RecordedRun.of(self.claims, self.trace))
+        found = epsilon(RecordedRun(self.claims, self.trace))
         assert found.epsilon is not None, found.not_done
         return found.epsilon
 

@@ -318,7 +318,7 @@ def test_few_noises_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "_ENTRIES", 600)
     monkeypatch.setattr(module, "_WINDOW", 9)
     plan = Plan(noise_of=repeated, steps=60, detail=1)
-    run = RecordedRun.of(*recorded(tmp_path / "t", plan))
+    run = RecordedRun(*recorded(tmp_path / "t", plan))
     releases, sketches = module._recorded(run)
     held = [len(item.piece) for release in releases for item in release.values()]
     assert len(releases) == 24
