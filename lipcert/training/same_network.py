@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, is_shown
-from lipcert.training.clipping.backprop import hooked_layers
+from lipcert.training.clipping.backprop import hooked_layers, require_clips
 from lipcert.training.clipping.probe import EXAMPLES, Probe, Seen
 from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import UNLIKE, TrainedNetwork
@@ -35,7 +35,8 @@ _FAINT: Final = 1e-3
 share."""
 _IDLE: Final = 2.0**-30
 """Length of the loss gradient at the output: so short that clips of gradients are idle."""
-_CLIPPED: Final = 1.0
+_CLIPPED: Final = 2.0**30
+"""So long that they all act."""
 _NOT_EVALUATED: Final = (
     "training: the module cannot be evaluated with copies of its weights in float64 or float32 "
     "({why}), so it is unknown whether it is the network that was bounded"
@@ -223,6 +224,7 @@ def _evaluated(
         NoVerdictError: if no dtype is supported, or a layer with clips is not given the batch once.
     """
     layers, why = hooked_layers(network.module, graph, network.matches), ""
+    require_clips(network.module, layers)
     for dtype, allowed in _ALLOWED.items():
         probe = Probe(
             network, graph, layers, dtype, training=training, ascent=ascent, examples=examples

@@ -177,6 +177,14 @@ def test_what_larger_batches_change_later_is_found(
             step(private)  # of 8
 
 
+def test_clips_that_are_cleared_with_other_hooks_are_missed() -> None:
+    with private_run(mechanism=CLIPPED, record_every=None) as private:
+        step(private)
+        private.model.head._forward_hooks.clear()
+        with pytest.raises(NoVerdictError, match="clips of the layer 'head'"):
+            step(private)
+
+
 def test_a_parameter_that_is_frozen_later_is_named() -> None:
     with private_run(record_every=None) as private:
         private.model.head.weight.requires_grad_(requires_grad=False)
