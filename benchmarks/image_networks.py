@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -67,7 +68,7 @@ class ImageNetwork:
         """Enlarged digits, one row each."""
         return enlarged(self.spec).flatten(1)
 
-    @property
+    @cached_property
     def radius(self) -> float:
         return math.ceil(float(self.images.norm(dim=1).max()) * 1e4) / 1e4
 

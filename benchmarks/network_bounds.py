@@ -18,7 +18,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -388,7 +388,7 @@ def attained_by_ascent(network: AnyNetwork, starts: int, rounds: int) -> float:
 
 
 def brightest(rise: torch.Tensor, radius: float) -> torch.Tensor:
-    """About where, in [0, 1]^n and of norm at most `radius`, a linear function is largest."""
+    """Where, in [0, 1]^n and of norm at most `radius`, a linear function is about largest."""
     found = rise.clamp_min(0.0)
     found = found * (radius / found.norm(dim=1, keepdim=True).clamp_min(1e-12))
     for _ in range(25):
@@ -397,36 +397,72 @@ def brightest(rise: torch.Tensor, radius: float) -> torch.Tensor:
     return projected(found, radius)
 
 
-def attained_by_images(network: ImageNetwork, count: int, steps: int) -> float:
-    """The largest T that is found from images that repeat a small one, which excite convolutions
-    most; in turn along the gradient, and towards the brightest image along it.
-
-    Half of them climb for a single layer each at first, and a third of all later.
-    """
-    torch.manual_seed(0)
-    radius, layers, largest = network.radius, network.layers, 0.0
-    x = projected(torch.cat([network.tiled(count, size) for size in (2, 4, 6, 8, 12)]), radius)
-    single = torch.nn.functional.one_hot(torch.randint(layers, (len(x),)), layers).double()
-    wanted = torch.where(torch.rand(len(x), 1) < 0.5, single, torch.ones(1, layers))
-    for turn in range(steps):
-        if turn % 5 == 0 or turn + 1 == steps:
-            every = of_every_label(network, x)
-            total = every.sum(2)
-            largest = max(largest, float(total.max()))
-            if 3 * turn >= steps and len(x) > count:
-                best = total.max(1).values.argsort(descending=True)[: len(x) // 3]
-                x, every, wanted = x[best], every[best], torch.ones(len(best), layers)
-            labels = (every * wanted[:, None]).sum(2).argmax(1)
+def climbed(
+    network: ImageNetwork, x: torch.Tensor, labels: torch.Tensor, turns: int, sharpest: float
+) -> torch.Tensor:
+    """Images that climb in turn along the gradient, and towards the brightest image along it."""
+    first, radius = 10.0 * 10.0 ** float(torch.rand(())), network.radius
+    for turn in range(turns):
+        done = turn / turns
         x = x.detach().requires_grad_()
-        sharpness = 30.0 if 3 * turn < 2 * steps else 120.0
-        value = (squared_gradients(network, x, labels, sharpness) * wanted).sum(1)
+        value = squared_gradients(network, x, labels, first * (sharpest / first) ** done).sum(1)
         (rise,) = torch.autograd.grad(torch.log(value + 1e-30).sum(), x)
-        share = 2.0 / (2.0 + 0.3 * turn)
         along = rise * (0.1 * radius / rise.norm(dim=1, keepdim=True).clamp_min(1e-12))
         x = x.detach()
         to = x + along if turn % 2 == 0 else brightest(rise, radius)
-        x = projected(x + share * (to - x), radius)
-    return largest**0.5
+        x = projected(x + 0.6 * 0.06**done * (to - x), radius)
+    return x
+
+
+def children(network: ImageNetwork, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Of each image: with patches of another one, with noise in patches, or shifted."""
+    count, shape = len(x), network.shape
+    images, others = x.view(count, *shape), other.view(count, *shape)
+
+    def patches(cells: int, mode: str) -> torch.Tensor:
+        coarse = torch.rand(count, 1, cells, cells)
+        fine = torch.nn.functional.interpolate(coarse, shape[1:], mode=mode)
+        return fine > 0.5 + 0.15 * torch.randn(count, 1, 1, 1)
+
+    mixed = torch.where(patches(4, "bilinear"), others, images)
+    noise = 0.3 * torch.rand(count, 1, 1, 1) * torch.randn(images.shape)
+    changed = torch.where(patches(3, "nearest"), images + noise, images)
+    shifts = 2 * torch.randint(-2, 3, (count, 2))
+    pairs = zip(images, shifts.tolist(), strict=True)
+    shifted = torch.stack([image.roll(shift, (1, 2)) for image, shift in pairs])
+    kind = torch.rand(count, 1, 1, 1)
+    found = torch.where(kind < 0.45, mixed, torch.where(kind < 0.8, changed, shifted))
+    return projected(found.flatten(1).to(x.dtype), network.radius)
+
+
+def attained_by_images(network: ImageNetwork, count: int, rounds: int) -> float:
+    """The largest T that is found from images that repeat a small one, which excite convolutions
+    most. The best of them have children, which climb and take the places of those that are worse,
+    or of smaller T and alike. Single precision is enough to climb.
+    """
+    torch.manual_seed(0)
+    weights, biases = ([w.float() for w in own] for own in (network.weights, network.biases))
+    single = replace(network, weights=weights, biases=biases)
+    radius, tiles = network.radius, [network.tiled(count, size) for size in (2, 4, 6, 8, 12)]
+    x = projected(torch.cat(tiles), radius).float()
+    young = climbed(single, x, of_every_label(single, x).sum(2).argmax(1), 20, 30.0)
+    x = young[:0]
+    for turn in range(rounds):
+        x = torch.cat([x, young])
+        value, labels = of_every_label(single, x).sum(2).max(1)
+        near, kept = torch.cdist(x, x) < 0.15 * radius, list[int]()
+        for place in value.argsort(descending=True).tolist():
+            if len(kept) < count and not near[place, kept].any():
+                kept.append(place)
+        x, labels = x[kept], labels[kept]
+        first, other = (
+            torch.minimum(*torch.randint(len(x), (2, count))),
+            torch.randint(len(x), (count,)),
+        )
+        wanted = torch.where(torch.rand(count) < 0.8, labels[first], torch.randint(10, (count,)))
+        young = x[first] if turn == 0 else children(network, x[first], x[other])
+        young = climbed(single, young, wanted, 30, 200.0)
+    return float(of_every_label(network, torch.cat([x, young]).double()).sum(2).max()) ** 0.5
 
 
 def trained_of(spec: AnySpec) -> AnyNetwork:
@@ -448,7 +484,7 @@ def row(spec: AnySpec, quick: bool, tier: str) -> str:
     bound = math.hypot(*bounds.grad_norms.values()) * spec.temperature
     product = product_of_norms(network)
     if isinstance(network, ImageNetwork):
-        reached = attained_by_images(network, *((8, 20) if quick else (60, 60)))
+        reached = attained_by_images(network, *((8, 2) if quick else (48, 40)))
     elif isinstance(network, Encoder):
         reached = attained_by_ascent(network, *((16, 4) if quick else (40, 10)))
     else:
