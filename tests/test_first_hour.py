@@ -1,4 +1,4 @@
-"""docs/first_hour.md: its code runs as it stands, its transcripts are what the script prints."""
+"""docs/first_hour.md: its code runs as it stands, its transcript is what the script prints."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ import torch
 
 import lipcert as package
 from tests.commands import lipcert, printed_by, script
-from tests.test_docs import _shown, assert_in_order, example
+from tests.test_docs import _shown, example
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "first_hour.md").read_text(encoding="utf-8")
@@ -19,7 +19,6 @@ from torch import nn
 from first_hour import digits
 module, x, y = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits().x[:1437], digits().y[:1437]
 """
-NAMES = ("digits", "text", "table")
 
 
 @pytest.mark.nightly
@@ -39,24 +38,19 @@ def test_the_five_steps_run_as_they_stand(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_perceptron_is_trained_and_audited_as_shown(tmp_path: Path) -> None:
+def test_the_perceptron_is_trained_and_audited(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     printed = script(SCRIPT, "table", str(tmp_path / "run"), cwd=tmp_path)
-    ((command, shown),) = _shown("first_hour.md", "table")
-    assert command == "python examples/first_hour.py table run/"
-    assert_in_order(shown, printed)
-    for text in (shown, printed):
-        right = re.search(r"right about ([\d.]+)%", text)
-        assert right is not None
-        assert float(right.group(1)) > 90.0
+    right = re.search(r"right about ([\d.]+)%", printed)
+    assert right is not None
+    assert float(right.group(1)) > 90.0
+    assert "\npass: " in printed
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["digits", "text"])
-def test_the_first_answer_is_as_shown(name: str) -> None:
+def test_the_first_answer_is_as_shown() -> None:
     pytest.importorskip("sklearn")
-    problem = getattr(example("first_hour"), name)()
-    ((_, shown),) = _shown("first_hour.md", name)
+    problem = example("first_hour").digits()
+    ((_, shown),) = _shown("first_hour.md", "digits")
     torch.manual_seed(0)
     torch.randperm(len(problem.x))
     kept = len(problem.x) * 4 // 5
@@ -69,12 +63,12 @@ def test_the_first_answer_is_as_shown(name: str) -> None:
     assert " ".join(shown.split()).startswith(found.sentence)
 
 
-def test_the_table_of_waits_is_that_of_the_transcripts() -> None:
+def test_the_table_of_waits_adds_up() -> None:
     rows = re.findall(r"^\| \w[^|]*\| ([\d.]+ \|.*) \|$", PAGE, flags=re.MULTILINE)
-    assert len(rows) == len(NAMES)
-    for name, row in zip(NAMES, rows, strict=True):
-        ((_, shown),) = _shown("first_hour.md", name)
-        told = [float(wait) for wait in re.findall(r"\[\w+: ([\d.]+) s of processor", shown)]
-        *waits, whole = map(float, row.split(" | "))
-        assert waits == told
-        assert whole == pytest.approx(sum(told), abs=0.05)
+    waits = [[float(wait) for wait in row.split(" | ")] for row in rows]
+    assert len(waits) == 3
+    for *steps, whole in waits:
+        assert whole == pytest.approx(sum(steps), abs=0.05)
+    ((_, shown),) = _shown("first_hour.md", "digits")
+    told = [float(wait) for wait in re.findall(r"\[\w+: ([\d.]+) s of processor", shown)]
+    assert waits[0][:-1] == told

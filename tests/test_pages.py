@@ -65,14 +65,6 @@ RUN_BY = {
         "Convolutions with batch normalisation",
     ): "test_first_hour.py::test_the_first_answer_is_as_shown",
     (
-        "docs/first_hour.md",
-        "Embedding and attention",
-    ): "test_first_hour.py::test_the_first_answer_is_as_shown",
-    (
-        "docs/first_hour.md",
-        "A perceptron on a table",
-    ): "test_first_hour.py::test_the_perceptron_is_trained_and_audited_as_shown",
-    (
         "docs/install.md",
         "In a clone",
     ): "test_install_page.py::test_the_commands_install_what_is_tested",
@@ -103,11 +95,6 @@ RUN_BY = {
     ),
     ("docs/verbs/report.md", "report"): "test_docs.py::test_the_commands_for_reports",
     ("docs/suggest.md", "lipcert suggest"): "test_docs.py::test_the_transcript_of_suggestions",
-    (
-        "docs/suggest.md",
-        "From a useless bound to a private run",
-    ): "test_docs.py::test_the_path_from_a_useless_bound_to_a_private_run",
-    ("docs/suggest.md", "Your module"): "test_docs.py::test_suggestions_for_a_module_are_made",
     ("docs/training.md", "Private training"): "test_pages.py::test_the_private_loop",
     (
         "docs/training.md",
