@@ -110,7 +110,6 @@ def analyze(
     from lipcert.analysis.pipeline import analyze
     from lipcert.importer.load import load_under
     from lipcert.report.analysis import analysis_ci, analysis_csv, analysis_document, analysis_json
-    from lipcert.report.sources import page_of
 
     imported = load_under(model, settings)
     examples = some_examples(words, imported)
@@ -123,7 +122,6 @@ def analyze(
         most={"text": FOLDED},
         json=analysis_json,
         csv=analysis_csv,
-        html=lambda found: page_of(analysis_json(found)),
     )
     outcome = worst_of(analysis.gates)
     if outcome is GateOutcome.EXCEEDED:
@@ -316,7 +314,6 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
     from lipcert.analysis.reasons import bound_report
     from lipcert.importer.load import load_under
     from lipcert.report.reasons import bound_document, bound_json
-    from lipcert.report.sources import page_of
 
     imported = load_under(model, settings)
     settings = settings.with_inputs(imported.graph.inputs)
@@ -328,6 +325,5 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
         said,
         most={"text": FOLDED},
         json=bound_json,
-        html=lambda said: page_of(bound_json(said)),
     )
     return ExitCode.HOLDS

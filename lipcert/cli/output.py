@@ -101,12 +101,16 @@ class Output:
 
         document: makes a document of it; None if all formats are files. ci: makes a report for CI
         systems. most: rows of tables by format, for a document that takes a limit. files: make the
-        other formats.
+        other formats; a page is made of the JSON.
         """
 
         def rendered(name: str, color: bool) -> str:
             if name in files:
                 return files[name](*found)
+            if name == "html":
+                from lipcert.report.sources import page_of
+
+                return page_of(files["json"](*found))
             if ci is not None and name in CI_FORMATS:
                 from lipcert.report.ci import ci_text
 

@@ -30,7 +30,6 @@ from urllib.parse import quote
 
 from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.report.document import Statement, Statements, Tone
-from lipcert.report.html import templates
 from lipcert.report.json import JsonObject, dump
 from lipcert.settings.gates import GateOutcome, GateResult
 from lipcert.text.numbers import at_most, counted, rounded_up
@@ -196,6 +195,8 @@ def _property(text: str) -> str:
 
 def junit_xml(report: CiReport) -> str:
     """Return the JUnit document, in ASCII."""
+    from lipcert.report.html import templates  # noqa: PLC0415  no other format needs jinja2
+
     template = templates().get_template("junit.xml.jinja")
     failed = sum(finding.level is Level.ERROR for finding in report.findings)
     is_timed = report.seconds is not None and math.isfinite(report.seconds)
