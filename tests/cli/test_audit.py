@@ -87,15 +87,6 @@ def certificate(tmp_path: Path, certificate_bytes: bytes) -> Path:
     return path
 
 
-@pytest.mark.nightly
-def test_no_values_leaves_the_factors_out_and_nothing_else(data: Path) -> None:
-    full, short = audited(MODEL, "--data", data), audited(MODEL, "--data", data, "--no-values")
-    assert short["values"] == []
-    assert [g["max_observed"] for g in short["groups"]] == pytest.approx(
-        [g["max_observed"] for g in full["groups"]], rel=1e-5
-    )
-
-
 def test_a_limit_is_of_the_first_examples(data: Path) -> None:
     short = audited(MODEL, "--data", data, "--limit", 7, "--unit-size", 3)
     assert (short["examples"], short["units"], short["units_done"]) == (7, 3, 3)
@@ -277,33 +268,6 @@ def test_a_certificate_takes_no_settings(data: Path, certificate: Path) -> None:
     result = call(certificate, "--model", MODEL, "--data", data, "--input-norm", 1)
     assert result.exit_code == 2
     assert "stated by the certificate" in result.stderr
-
-
-def comparable(found: dict) -> dict:
-    return {key: value for key, value in found.items() if key != "seconds"}
-
-
-@pytest.mark.nightly
-def test_results_are_kept_gone_on_from_and_merged(data: Path, tmp_path: Path) -> None:
-    words = (MODEL, "--data", data, "--results", tmp_path / "w", "--unit-size", 16)
-    shard = call(*words, "--shard", "1/2")
-    assert (shard.exit_code, shard.stdout) == (0, "")
-    assert "shard 1/2: 1 units are done; report with --merge" in shard.stderr
-    found = audited("--merge", tmp_path / "w", code=3)
-    assert found["verdict"] == "inconclusive"
-    assert (found["units"], found["units_done"], found["examples"]) == (3, 1, 16)
-    assert any("LC318" in reason for reason in found["reasons"])
-    first = audited(*words)
-    stamps = [path.stat().st_mtime_ns for path in sorted((tmp_path / "w" / "results").iterdir())]
-    again = audited(*words)
-    assert len(stamps) == 3
-    assert stamps == [p.stat().st_mtime_ns for p in sorted((tmp_path / "w" / "results").iterdir())]
-    assert comparable(first) == comparable(again) == comparable(audited("--merge", tmp_path / "w"))
-    results = tmp_path / "w" / "results"
-    (results / "1.json").write_bytes((results / "0.json").read_bytes())
-    for refused in (call("--merge", tmp_path / "w"), call(*words)):
-        assert refused.exit_code == 3
-        assert "1.json is not what unit 1 found: it is the result of unit 0" in refused.stderr
 
 
 def test_merging_takes_a_folder_of_results_alone(data: Path, tmp_path: Path) -> None:

@@ -93,6 +93,3 @@ def test_a_certificate_of_another_model_fails(file: Path) -> None:
     assert root.find(".//testcase[@name='verdict']/failure") is not None
     (run,) = json.loads(call(*words, "--format", "sarif").stdout)["runs"]
     assert run["results"][0]["level"] == "error"
-
-
-GATES = {"holds": ("1000", 0, None), "exceeded": ("0.01", 1, "failure")}

@@ -95,12 +95,7 @@ def test_unknown_variables_are_errors() -> None:
     assert result.exit_code == 2
     assert "did you mean 'LIPCERT_INPUT_NORM'" in result.stderr
     assert show(LIPCERT_DEBUG="1").exit_code == 0
-
-
-def test_a_wrong_variable_is_named() -> None:
-    result = show(LIPCERT_INPUT_NORM="x")
-    assert result.exit_code == 2
-    assert "LIPCERT_INPUT_NORM" in result.stderr
+    assert "LIPCERT_INPUT_NORM" in show(LIPCERT_INPUT_NORM="x").stderr
 
 
 def test_two_files_are_ambiguous() -> None:

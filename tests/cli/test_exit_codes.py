@@ -58,20 +58,6 @@ def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> N
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("verb", "hint"),
-    [
-        ("analyse", "did you mean 'analyze'?"),
-        ("audits", "did you mean 'audit'?"),
-        ("zzz", "known: inspect, analyze, suggest, certify, check"),
-    ],
-)
-def test_an_unknown_verb_names_the_nearest(verb: str, hint: str) -> None:
-    result = call(verb, "m.onnx")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"there is no verb '{verb}'; {hint}" in result.stderr
-
-
 @pytest.mark.parametrize("words", [[], ["trace"], ["config"]])
 def test_no_verb_at_all_is_answered_with_the_help(words: list[str]) -> None:
     result = call(*words)

@@ -49,6 +49,8 @@ def test_an_output_that_is_misspelt_is_named_and_one_that_is_none_listed() -> No
         (("analyze", "m", "--input-box", "0,1", "--steps", "3"), "did you mean --input-box 0 1?"),
         (("explain", "layernorm"), "did you mean 'normalize/1'?"),
         (("verify", "c.json"), "'check'"),
+        (("audits", "m"), "there is no verb 'audits'; did you mean 'audit'?"),
+        (("zzz", "m"), "known: inspect, analyze, suggest, certify, check"),
         (("trace", "inf", "run"), "'info'"),
         (("analyze", "m", "--scope", "pont"), "'point'"),
         (("sensitivity", "m"), "'analyze'"),

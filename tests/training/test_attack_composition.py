@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from lipcert.errors import LipCertError
 from lipcert.training import Private
 from tests.training.configured import FACTOR, Configured, Loudness, forward, scaled, step
-from tests.training.runs import CLASSES, private_run
+from tests.training.runs import private_run
 
 
 def during(manager: Callable[[Private], Any]) -> Callable[[Private], None]:
@@ -127,27 +127,9 @@ def in_one_slice_alone(private: Private) -> None:
 # Parameters in the place of others.
 
 
-def assigned_state(module: Any) -> None:
-    weights = module.head.state_dict()
-    module.head.load_state_dict({name: FACTOR * weights[name] for name in weights}, assign=True)
-
-
-def plain_tensor_for_parameter(module: Any) -> None:
-    weight = module.head.weight
-    del module.head.weight
-    module.head.weight = FACTOR * weight
-
-
 class Scaling(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return FACTOR * weight
-
-
-def module_with_the_same_name(module: Any) -> None:
-    del module.head
-    module.head = nn.Linear(5, CLASSES)
-    with torch.no_grad():
-        module.head.weight.mul_(FACTOR)
 
 
 def functional(private: Private) -> None:
@@ -175,6 +157,18 @@ CHANGES = {
     "torch.utils.swap_tensors(w, nn.Parameter(FACTOR * w.detach()))",
     "parametrized": "from torch.nn.utils import parametrize\n"
     'parametrize.register_parametrization(module.head, "weight", Scaling())',
+    "assigned state": "named = module.head.state_dict().items()\n"
+    "module.head.load_state_dict({name: FACTOR * w for name, w in named}, assign=True)",
+    "plain tensor for parameter": "w = module.head.weight\n"
+    "del module.head.weight; module.head.weight = FACTOR * w",
+    "module with the same name": "del module.head; module.head = nn.Linear(5, 3)",
+    "forward of an instance": "f = module.head.forward\n"
+    "module.head.forward = lambda x: FACTOR * f(x)",
+    "call of an instance": "f = module.head._call_impl\n"
+    "module.head._call_impl = lambda x: FACTOR * f(x)",
+    "compiled call": "f = module.head._call_impl\n"
+    "module.head._compiled_call_impl = lambda x: FACTOR * f(x)",
+    "hook on the input": "module.register_forward_pre_hook(lambda m, x: scaled(x))",
     "class of a parameter": "module.head.weight.__class__ = Louder",
     "number in dict": 'module.cfg["scale"] = FACTOR',
     "number in nested list": 'module.cfg["nested"]["scales"][0] = FACTOR',
@@ -233,21 +227,6 @@ def other_class(module: Any) -> None:
             return FACTOR * super().forward(x)
 
     module.head.__class__ = Louder
-
-
-def forward_of_an_instance(module: Any) -> None:
-    original = module.head.forward
-    module.head.forward = lambda x: FACTOR * original(x)
-
-
-def call_of_an_instance(module: Any) -> None:
-    original = module.head._call_impl
-    module.head._call_impl = lambda x: FACTOR * original(x)
-
-
-def compiled_call(module: Any) -> None:
-    original = module.head._call_impl
-    module.head._compiled_call_impl = lambda x: FACTOR * original(x)
 
 
 class Louder(nn.Parameter):
@@ -323,10 +302,6 @@ def hook_after_accumulation(private: Private) -> None:
     private.optimizer.step()
 
 
-def hook_on_the_input_of_the_network(module: Any) -> None:
-    module.register_forward_pre_hook(lambda m, x: scaled(x))
-
-
 # Modes around the passes.
 
 
@@ -367,13 +342,10 @@ def dispatch_mode_backward(private: Private) -> None:
 
 MOMENTS = (sharpness_aware, weight_noise, averaged_weights, other_storage,
            new_parameter_for_a_moment, function_mode, dispatch_mode, saved_tensors)  # fmt: skip
-MODULES = (assigned_state, plain_tensor_for_parameter, module_with_the_same_name, other_class,
-           forward_of_an_instance, call_of_an_instance, compiled_call,
-           hook_on_the_input_of_the_network)  # fmt: skip
 STEPS = (in_one_slice_alone, functional, hook_between_forward_and_backward, hook_for_a_moment,
          hook_after_accumulation, dispatch_mode_backward)  # fmt: skip
 ATTACKS = {item.__name__: during(item) for item in MOMENTS}
-ATTACKS |= {item.__name__: before(item) for item in MODULES}
+ATTACKS["other_class"] = before(other_class)
 ATTACKS |= {item.__name__: item for item in STEPS}
 ATTACKS |= {**PATCHES, **EVERYWHERE}
 ATTACKS |= {name: before(done(change)) for name, change in CHANGES.items()}

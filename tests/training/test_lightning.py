@@ -47,12 +47,11 @@ class Module(LIGHTNING.LightningModule):  # type: ignore[misc]
 class FakeTrainer:
     """The calls of lightning.pytorch 2.6's Trainer, one device, automatic optimization."""
 
-    def __init__(self, callback: Any, max_epochs: int = -1, **told: Any) -> None:
+    def __init__(self, callback: Any, **told: Any) -> None:
         self.callback = callback
-        self.max_epochs, self.max_steps = max_epochs, -1
+        self.max_epochs = self.max_steps = -1
         self.accumulate_grad_batches, self.gradient_clip_val = 1, None
-        self.precision = "32-true"
-        self.should_stop, self.epoch = False, 0
+        self.precision, self.should_stop = "32-true", False
         self.wrap: Callable[[nn.Module], nn.Module] = lambda module: module
         self.fit_loop = SimpleNamespace(_data_source=SimpleNamespace(instance=None))
         vars(self).update(told)
@@ -61,37 +60,14 @@ class FakeTrainer:
         source = self.fit_loop._data_source
         source.instance = loader
         source.dataloader = lambda: source.instance
-        self.module = module
-        try:
-            self.optimizers = [module.configure_optimizers()]
-            self.model = self.wrap(module)
-            self.callback.on_fit_start(self, module)
-            self._run(source.dataloader())
-        except BaseException as error:
-            self.callback.on_exception(self, module, error)
-            raise
+        self.module, self.optimizers = module, [module.configure_optimizers()]
+        self.model = self.wrap(module)
+        self.callback.on_fit_start(self, module)
+        while not self.should_stop:
+            for number, batch in enumerate(source.dataloader()):
+                self.optimizers[0].step(closure=partial(self._closure, batch))
+                self.callback.on_train_batch_end(self, module, None, batch, number)
         self.callback.on_fit_end(self, module)
-
-    def _run(self, loader: Any) -> None:
-        if not len(loader):
-            return
-        iter(loader)  # as it looks whether it can
-        self.module.train()
-        while self.epoch != self.max_epochs:
-            batches = iter(loader)
-            for number in range(len(loader)):
-                batch = next(batches)
-                closure = partial(self._closure, batch)
-                self.optimizers[0].step(closure=partial(self._wrapped, closure))
-                self.callback.on_train_batch_end(self, self.module, None, batch, number)
-                if self.should_stop:
-                    break
-            self.epoch += 1
-            if self.should_stop:
-                break
-
-    def _wrapped(self, closure: Callable[[], Tensor]) -> Tensor:
-        return closure()
 
     def _closure(self, batch: Any) -> Tensor:
         loss: Tensor = self.module.training_step(batch) / self.accumulate_grad_batches

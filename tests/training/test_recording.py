@@ -1,18 +1,22 @@
-"""The trace of a private run: without its data unless asked for, and audited with the data set."""
+"""What a private run leaves: its trace, audited with the data; the weights of its last release."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace
-from lipcert.training import Loss, WeightClipping
+from lipcert.audit.trace.records import Close
+from lipcert.errors import UsageError
+from lipcert.training import Loss, Private, WeightClipping
 from lipcert.verbs import audit
-from tests.training.runs import CLASSES, EXAMPLES, FEATURES, data, private_run, train
+from tests.training.runs import CLASSES, EXAMPLES, FEATURES, Small, data, private_run, train
 
 
 def audited(run: Path, data: object) -> AuditReport:
@@ -82,3 +86,157 @@ def test_what_rounding_leaves_of_a_gradient_of_0_is_not_released(tmp_path: Path)
         train(private)
     assert torch.equal(private.model.get_parameter("faint.weight"), before)
     assert audited(tmp_path, examples.tensors).verdict is Verdict.PASS
+
+
+class HalfFrozen(Small):
+    """Its first layer stays, and it remembers a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(FEATURES))
+
+
+def second_optimizer(private: Private) -> None:
+    other = torch.optim.SGD(private.model.parameters(), lr=0.1)
+    x = torch.ones(4, FEATURES)
+    private.model.eval()
+    nn.functional.cross_entropy(private.model(x), torch.zeros(4, dtype=torch.long)).backward()
+    other.step()
+
+
+def in_place(private: Private) -> None:
+    private.model.head.weight.data[0, 0] += 1e-3
+
+
+def loaded(private: Private) -> None:
+    state = {name: item + 1e-3 for name, item in private.model.state_dict().items()}
+    private.model.load_state_dict(state)
+
+
+def assigned(private: Private) -> None:
+    private.model.head.weight = nn.Parameter(private.model.head.weight * 1.01)
+
+
+def replaced(private: Private) -> None:
+    private.model.head = nn.Linear(5, CLASSES)
+
+
+def frozen(private: Private) -> None:
+    private.model.hidden.weight.data.mul_(0.5)
+
+
+def buffer(private: Private) -> None:
+    private.model.seen.copy_(torch.ones(FEATURES))
+
+
+def new_buffer(private: Private) -> None:
+    private.model.register_buffer("mean", torch.ones(FEATURES))
+
+
+def new_parameter(private: Private) -> None:
+    private.model.head.register_parameter("scale", nn.Parameter(torch.ones(1)))
+
+
+CHANGES: tuple[Callable[[Private], None], ...] = (
+    second_optimizer, in_place, loaded, assigned, replaced, frozen, buffer, new_buffer,
+    new_parameter,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=[item.__name__ for item in CHANGES])
+def test_a_change_after_the_last_step_is_no_release(change: Callable[[Private], None]) -> None:
+    private = private_run(network=HalfFrozen, record_every=None, steps=1)
+    train(private)
+    change(private)
+    with pytest.raises(UsageError):
+        private.__exit__(None, None, None)
+    assert not private.model._forward_hooks  # it was closed all the same
+    private.close()
+
+
+def test_a_change_before_the_first_step_is_no_release() -> None:
+    """The bounds were taken, and the certificate was issued, with the weights from before."""
+    private = private_run()
+    in_place(private)
+    with pytest.raises(UsageError, match=r"head\.weight was changed"):
+        train(private)
+    assert private.releases == 0
+
+
+@pytest.mark.usefixtures("uncertified")
+def test_the_trace_of_changed_weights_does_not_end(tmp_path: Path) -> None:
+    for name, change in (("kept", None), ("changed", in_place)):
+        private = private_run(tmp_path / name, steps=1)
+        train(private)
+        if change is None:
+            private.close()
+        else:
+            change(private)
+            with pytest.raises(UsageError, match="differs from what was released"):
+                private.close()
+        events = list(read_trace(tmp_path / name / "trace").events(0))
+        assert isinstance(events[-1], Close) == (change is None)
+
+
+def test_what_is_done_with_released_weights() -> None:
+    """Averages of them, evaluation, another device or dtype behind the end: all of it is free."""
+    torch.manual_seed(0)
+    averages: list[AveragedModel] = []
+
+    def network() -> nn.Module:
+        module = Small()
+        averages.append(AveragedModel(module))
+        return module
+
+    with private_run(network=network) as private:
+        for x, y in private.loader:
+            private.step(x, y)
+            averages[0].update_parameters(private.model)
+        held = {name: item.clone() for name, item in private.model.state_dict().items()}
+        private.model.load_state_dict(averages[0].module.state_dict())  # to be evaluated …
+        private.model.eval()(torch.ones(2, FEATURES))
+        private.model.load_state_dict(held)  # … and put back
+        private.model.train()
+    private.model.load_state_dict(averages[0].module.state_dict())
+    private.model.double()
+    private.close()
+
+
+def test_an_error_in_the_body_is_the_one_that_is_told() -> None:
+    private = private_run()
+    in_place(private)
+    error = ZeroDivisionError()
+    private.__exit__(type(error), error, None)
+    assert not private.model._forward_hooks
+
+
+@pytest.mark.usefixtures("uncertified")
+def test_closing_hides_no_error_of_the_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = private_run(tmp_path)
+    monkeypatch.setattr(type(private.recorder), "__exit__", lambda *unused: 1 / 0.0)
+    error = KeyError("of the body")
+    private.__exit__(type(error), error, None)
+    assert "closing the run failed, too" in error.__notes__[0]
+
+
+@pytest.mark.usefixtures("uncertified")
+def test_no_end_is_claimed_where_comparing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = private_run(tmp_path, steps=1)
+    train(private)
+    monkeypatch.setattr(type(private.guard), "refuse_unreleased", lambda *unused: 1 / 0.0)
+    with pytest.raises(ZeroDivisionError):
+        private.close()
+    assert not isinstance(list(read_trace(tmp_path / "trace").events(0))[-1], Close)
+
+
+def test_a_place_in_memory_does_not_matter_at_the_end() -> None:
+    with private_run(steps=1) as private:
+        train(private)
+        for parameter in private.model.parameters():
+            parameter.data = parameter.data.clone()
+    assert private.releases == 1

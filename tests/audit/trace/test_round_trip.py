@@ -18,9 +18,9 @@ from hypothesis import given
 from safetensors.numpy import load
 
 from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
-from lipcert.audit.trace.reading import read_trace, verify
-from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start, Step
-from lipcert.audit.trace.spelling import FormError
+from lipcert.audit.trace.reading import event_members, read_trace, verify
+from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start
+from lipcert.audit.trace.spelling import FormError, spelled
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from tests.audit.trace.made import MANIFEST, made, opened, step
@@ -76,22 +76,6 @@ def test_changed_tensor_files_are_refused_or_other_tensors(arrays, data) -> None
         tensors_in(bytes(content[: data.draw(st.integers(0, len(content)))]))
 
 
-def plain(value: object) -> object:
-    """Records as data that == compares, NaN included."""
-    match value:
-        case Step() | Start() | Close() | Resume():
-            return type(value).__name__, plain(dataclasses.asdict(value))
-        case dict():
-            return {key: plain(item) for key, item in value.items() if key != "expected"}
-        case list() | tuple():
-            return [plain(item) for item in value]
-        case np.ndarray():
-            return value.tolist()
-        case float() if math.isnan(value):
-            return "nan"
-    return value
-
-
 def test_records_come_back(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     with closing(opened(folder)) as writer:
@@ -100,7 +84,8 @@ def test_records_come_back(tmp_path: Path) -> None:
             writer.append(item)
     trace = read_trace(folder)
     assert trace.manifest == MANIFEST
-    assert [plain(item) for item in trace.steps()] == [plain(item) for item in written]
+    read = [spelled(event_members(item)) for item in trace.steps()]
+    assert read == [spelled(event_members(item)) for item in written]
     start, *_, close = trace.events(0)
     assert isinstance(start, Start)
     assert isinstance(close, Close)

@@ -17,7 +17,7 @@ from lipcert.audit.trace.reading import Verification, read_trace, verify
 from lipcert.audit.trace.spelling import FaultKind, TraceError, sealed
 from tests.audit.trace.made import made, opened, step
 
-SAMPLES = 400
+SAMPLES = 250
 
 
 @pytest.fixture(name="folder", scope="module")

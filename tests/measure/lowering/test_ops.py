@@ -1,4 +1,4 @@
-"""Every step in torch: the numbers of `evaluate`, the gradients of single examples, vmap."""
+"""Every step in torch: the numbers of `evaluate`, gradients of single examples, views, clips."""
 
 import math
 from collections.abc import Callable
@@ -6,21 +6,28 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from lipcert.core import kinds, program, token_kinds, window_kinds
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Node, Operand
+from lipcert.graph.ir import Node, Operand, Padding, is_arrangement, padding_of
 from lipcert.measure.lowering import lowered
 from lipcert.measure.lowering.functions import FUNCTIONS
+from lipcert.measure.lowering.move import Grid
 from lipcert.measure.lowering.network import obstacle
 from tests.measure.lowering.cases import CASES
-from tests.networks import chain
+from tests.networks import chain, padded
 from tests.ops import (
     Activation,
     AveragePool,
     Conv,
+    ConvTranspose,
+    CotangentClip,
+    InputClip,
     LpPool,
     MaxPool,
+    Move,
     ReduceLogSumExp,
     ReduceMean,
     ReduceNorm,
@@ -209,3 +216,209 @@ def test_pairs_in_order_have_the_gradients_of_maximum_and_minimum(order) -> None
     cotangent = torch.randn_like(expected)
     pairs = (torch.autograd.grad(item, x, cotangent)[0] for item in (found, expected))
     torch.testing.assert_close(*pairs)
+
+
+RNG = np.random.default_rng(3)
+COTANGENTS = np.array([0.01, 1.0, 30.0])[:, None, None] * RNG.standard_normal((3, 2, 4))
+
+
+def stated(g, by_channel):
+    if not by_channel:
+        return float(np.sqrt(np.sum(g**2)))
+    return float(np.sqrt(np.sum(np.sum(np.abs(g.reshape(len(g), -1)), axis=1) ** 2)))
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("shape", [(2, 4), (8,), (2, 2, 2)])
+def test_cotangents(by_channel, shape):
+    g = COTANGENTS.reshape(3, *shape)
+    x = torch.tensor(RNG.standard_normal(g.shape), requires_grad=True)
+    y = lowered(CotangentClip(1.5, by_channel)(shape), [x], {})
+    assert torch.equal(y, x)
+    assert y is not x
+    (found,) = torch.autograd.grad(y, x, torch.tensor(g))
+    for mine, own in zip(found.numpy(), g, strict=True):
+        expected = own * min(1.0, 1.5 / stated(own, by_channel))
+        np.testing.assert_allclose(mine, expected, rtol=1e-14)
+    assert np.array_equal(found[0].numpy(), g[0])  # within the radius: untouched
+
+
+def test_scalars_and_no_radius():
+    x = torch.tensor([2.0, -3.0], dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(lowered(CotangentClip(1.0)(()), [x], {}).sum() * 4.0, x)
+    assert found.tolist() == [1.0, 1.0]
+    free = lowered(CotangentClip(np.inf)(()), [x], {})
+    (found,) = torch.autograd.grad(free.sum() * 4.0, x)
+    assert found.tolist() == [4.0, 4.0]
+
+
+def test_nan_is_not_hidden():
+    x = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    g = torch.tensor([[1.0, float("nan"), 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    (found,) = torch.autograd.grad(lowered(CotangentClip(0.5)((3,)), [x], {}), x, g)
+    assert torch.isnan(found[0]).all()
+    assert found[1].tolist() == [0.5, 0.0, 0.0]
+
+
+def test_half_precision_does_not_overflow():
+    g = torch.full((1, 4), 40000.0, dtype=torch.float16)
+    x = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
+    (found,) = torch.autograd.grad(lowered(CotangentClip(1.0)((4,)), [x], {}), x, g)
+    assert found.tolist() == [[0.5, 0.5, 0.5, 0.5]]
+
+
+def test_input_clip_is_differentiated():
+    """The Jacobian of the projection: outside the ball radius/‖x‖·(I − uuᵀ), inside I."""
+    x = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    t = torch.tensor(x, requires_grad=True)
+    found = torch.autograd.functional.jacobian(
+        lambda v: lowered(InputClip(2.0)((2,)), [v], {}), t
+    ).numpy()
+    u = x[0] / 5.0
+    np.testing.assert_allclose(found[0, :, 0], 0.4 * (np.eye(2) - np.outer(u, u)), atol=1e-15)
+    np.testing.assert_array_equal(found[1, :, 1], np.eye(2))
+    np.testing.assert_array_equal(found[2, :, 2], np.eye(2))
+    assert not found[0, :, 1].any()  # examples do not meet
+
+
+OWN = np.arange(24).reshape(2, 3, 4)
+
+
+def test_random_grids_are_found_and_read():
+    """Axes cut, permuted, sliced, repeated, joined and padded: always a grid, and the right one."""
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        shape = tuple(draw.integers(1, 5, draw.integers(1, 5)))
+        places = np.arange(np.prod(shape)).reshape(shape)
+        places = places.transpose(draw.permutation(len(shape)))
+        axis = int(draw.integers(places.ndim))
+        first = int(draw.integers(places.shape[axis]))
+        cut = (slice(None),) * axis + (slice(first, None, int(draw.integers(1, 3))),)
+        places = places[cut]
+        if draw.random() < 0.3:
+            places = np.flip(places, int(draw.integers(places.ndim)))
+        if draw.random() < 0.3:
+            places = np.broadcast_to(places, (2, *places.shape))
+        if draw.random() < 0.5:
+            places = places.reshape(places.shape[0], -1)
+        if draw.random() < 0.3:
+            widths = [tuple(draw.integers(0, 3, 2)) for _ in places.shape]
+            places = np.pad(places, widths, constant_values=-1)
+        node = Move(shape, np.ascontiguousarray(places))()
+        assert Grid.of(places) is not None
+        x = draw.standard_normal((2, *shape))
+        found = lowered(node, [torch.tensor(x)], {})
+        np.testing.assert_array_equal(found.numpy(), evaluated(node, x))
+
+
+def test_what_is_no_grid_is_read_entry_by_entry():
+    draw = np.random.default_rng(1)
+    for _ in range(50):
+        node = Move((3, 4), draw.integers(-1, 12, (2, 5)))()
+        x = draw.standard_normal((2, 3, 4))
+        np.testing.assert_array_equal(
+            lowered(node, [torch.tensor(x)], {}).numpy(), evaluated(node, x)
+        )
+
+
+def test_views_share_memory():
+    x = torch.zeros(2, 2, 3, 4)
+    for sources in (OWN.reshape(6, 4), OWN.transpose(2, 0, 1), OWN[:, 1:, ::2], OWN[1]):
+        found = lowered(Move((2, 3, 4), sources)(), [x], {})
+        assert found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("sources", "padding"),
+    [
+        (np.pad(OWN, ((0, 0), (1, 2), (0, 1)), constant_values=-1), Padding.ZEROS),
+        (np.pad(OWN, ((0, 0), (1, 2), (2, 1)), mode="wrap"), Padding.WRAPPED),
+        (np.pad(OWN, ((0, 0), (1, 2), (0, 1)), mode="reflect"), Padding.REPEATED),
+        (np.pad(OWN, ((0, 0), (0, 0), (1, 0)), mode="edge"), Padding.REPEATED),
+        (OWN, None),
+        (OWN.reshape(6, 4), None),
+        (OWN.repeat(2, axis=1), None),
+        (OWN[:, ::-1], None),
+        (OWN[:, 1:], None),
+    ],
+)
+def test_padding(sources, padding):
+    assert padding_of(Move((2, 3, 4), sources)()) is padding
+
+
+def test_arrangements():
+    moves = [OWN.reshape(4, 6), OWN.transpose(2, 0, 1), OWN[:, ::-1], OWN[:, 1:], OWN - 1]
+    found = [is_arrangement(Move((2, 3, 4), sources)()) for sources in moves]
+    assert found == [True, True, True, False, False]
+
+
+@st.composite
+def windows(draw, longest=7):
+    size, taps = draw(st.integers(1, longest)), draw(st.integers(1, 4))
+    stride, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    begin, end = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+    assume(size + begin + end >= dilation * (taps - 1) + 1)
+    return Window(size, taps, stride, dilation, begin, end)
+
+
+@st.composite
+def geometries(draw):
+    rank = draw(st.integers(1, 3))
+    return tuple(draw(windows(longest=7 if rank < 3 else 4)) for _ in range(rank))
+
+
+def agree(op, *inputs):
+    node = op(*(x.shape[1:] for x in inputs))
+    tensors = [torch.tensor(x) for x in inputs]
+    operands = {s: torch.tensor(o.array) for s, o in node.operands.items()}
+    found = lowered(node, tensors, operands)
+    np.testing.assert_allclose(found.numpy(), evaluated(node, *inputs), rtol=1e-11, atol=1e-11)
+    none = [tensor[:0] for tensor in tensors]
+    assert lowered(node, none, operands).shape == (0, *found.shape[1:])
+
+
+def operand(rng, *shape):
+    return Operand(rng.standard_normal(shape))
+
+
+@given(geometries(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.integers(0, 99))
+def test_conv(geometry, groups, width, biased, seed):
+    rng = np.random.default_rng(seed)
+    channels = groups * width
+    kernel = operand(rng, groups * 2, width, *(w.taps for w in geometry))
+    bias = operand(rng, groups * 2) if biased else None
+    x = rng.standard_normal((2, channels, *(w.size for w in geometry)))
+    agree(Conv(kernel, bias, geometry, groups), x)
+
+
+@given(geometries(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.integers(0, 99))
+def test_conv_transpose(geometry, groups, width, biased, seed):
+    rng = np.random.default_rng(seed)
+    kernel = operand(rng, groups * 2, width, *(w.taps for w in geometry))
+    bias = operand(rng, groups * width) if biased else None
+    x = rng.standard_normal((2, groups * 2, *(w.outputs for w in geometry)))
+    agree(ConvTranspose(kernel, bias, geometry, groups), x)
+
+
+@given(geometries(), st.integers(1, 2), st.booleans(), st.integers(0, 99))
+def test_pooling(geometry, p, counts_padding, seed):
+    assume(all(min(window.reads()) > 0 for window in geometry))
+    x = np.random.default_rng(seed).standard_normal((2, 2, *(w.size for w in geometry)))
+    agree(AveragePool(geometry, counts_padding), x)
+    agree(MaxPool(geometry), x)
+    agree(LpPool(geometry, p), x)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.integers(0, 9)), max_size=3),
+    st.sampled_from(["constant", "reflect", "edge", "wrap"]),
+    st.integers(0, 99),
+)
+def test_pad(axes, mode, seed):
+    """Also wider than the value itself, where reflections and copies repeat."""
+    x = np.random.default_rng(seed).standard_normal((2, *(size for size, _, _ in axes)))
+    begin, end = (tuple(axis[i] for axis in axes) for i in (1, 2))
+    op = padded(begin, end, mode)
+    widths = ((0, 0), *zip(begin, end, strict=True))
+    np.testing.assert_array_equal(evaluated(op(x.shape[1:]), x), np.pad(x, widths, mode))
+    agree(op, x)
