@@ -164,7 +164,7 @@ def _with_statistics(network: TrainedNetwork) -> TrainedNetwork:
 
     They are all in evaluation mode, and stay there.
     """
-    graph = network.graph
+    graph = network.model.graph
     left = tuple(layer for layer in graph.eval_layers if layer.is_dropout)
     return replace(network, model=replace(network.model, graph=replace(graph, eval_layers=left)))
 

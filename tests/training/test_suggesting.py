@@ -207,3 +207,23 @@ def test_examples_of_several_inputs_are_measured() -> None:
     for wrong in ((a,), (b, a), (a, b[:3]), a):
         with pytest.raises(UsageError, match=r"public examples .*(its|2) inputs|the input 'a'"):
             suggest(module, (a[:1], b[:1]), settings, budget=0.0, public=(wrong, y))
+
+
+class Latents(nn.Module):
+    """Learnt queries, which meet the weights of the attention before they meet data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.rand(2, 4))
+        self.attend, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        asked = self.queries.unsqueeze(0).repeat(x.shape[0], 1, 1)
+        return self.head(self.attend(asked, x, x, need_weights=False)[0].mean(1))
+
+
+def test_a_network_with_computed_weights_gets_a_recipe() -> None:
+    torch.manual_seed(0)
+    found = suggest(Latents(), torch.zeros(1, 5, 4), SETTINGS, budget=1.0)
+    assert found.settings.mechanism == "gradient-clipping"
+    assert found.changes == ()
