@@ -9,7 +9,7 @@ from lipcert.core.ledger import CHECKED, DECLARED
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Circumstances, Premises
-from lipcert.text.certificate import assumptions_of, write_float
+from lipcert.text.certificate import assumptions_of, write_certificate, write_float
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 
@@ -19,12 +19,15 @@ _WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
 
 
 def assumption_mutants(case: Case) -> Iterator[Mutant]:
-    """One edit that leaves the rest as it is: the ledger no longer fits."""
+    """One edit that leaves the rest as it is: the ledger no longer fits, or states other premises,
+    of which `premise_mutants` says what is false."""
     certificate, ledger = case.certificate, case.certificate.assumptions
 
     def changed(kind: str, *items: Assumption) -> Mutant:
-        made = mutant(kind, _WEAK, replace(certificate, assumptions=items))
-        return replace(made, may_be_unknown=kind == "assumption data edited")
+        other = replace(certificate, assumptions=items)
+        edited = kind == "assumption data edited"
+        made = mutant(kind, _EITHER if edited and _fits(other) else _WEAK, other)
+        return replace(made, may_be_unknown=edited)
 
     for index, item in enumerate(ledger):
         before, after = ledger[:index], ledger[index + 1 :]
@@ -37,6 +40,14 @@ def assumption_mutants(case: Case) -> Iterator[Mutant]:
     extra = Assumption("A-EXTRA", DECLARED, {})
     yield changed("assumption added", *ledger, extra)
     yield changed("no assumptions")
+
+
+def _fits(certificate: Certificate) -> bool:
+    try:
+        written = rewritten(certificate, Premises.read(certificate.assumptions))
+    except (LookupError, TypeError, ValueError):
+        return False
+    return write_certificate(written) == write_certificate(certificate)
 
 
 def _edits(item: Assumption) -> Iterator[tuple[str, Assumption]]:
