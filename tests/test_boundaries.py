@@ -16,7 +16,7 @@ PACKAGE = TESTS.parent / "lipcert"
 ROUNDING_MODULES = {"core/arithmetic.py", "core/interval.py"}
 BASES = {"AnyLogits", "Codec", "LossChoice", "LossParameters", "Mechanism", "OneProcess", "Op",
          "PrivateTrainingHooks", "Proposals", "RecordingHooks", "SoftmaxDomain", "Stated", "Table",
-         "TrainingMechanism", "Weights", "_HeldWeights"}  # fmt: skip
+         "TrainingMechanism", "Walk", "Weights", "_HeldWeights"}  # fmt: skip
 """classes that have subclasses, and are not abstract"""
 HEAVY = ("torch", "onnx", "onnxruntime", "scipy", "numpy", "rich", "google.protobuf")
 
