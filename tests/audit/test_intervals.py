@@ -97,6 +97,7 @@ def truth_of(graph: Graph, x: Any, y: Any, loss: Loss) -> dict[Family, Mapping[s
     }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seeds", [range(k, k + 10) for k in range(0, 90, 10)], ids=str)
 def test_intervals_of_smooth_networks_hold_the_truth(seeds: range) -> None:
     tried = [check_intervals(seed) for seed in seeds]

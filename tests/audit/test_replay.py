@@ -59,6 +59,7 @@ def replayed(
     return replayer(wanted, precision, **options).replay(data, start, len(data))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_largest_norms_are_those_of_autograd(name: str) -> None:
     wanted, data = claims(name), examples(name)

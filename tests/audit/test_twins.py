@@ -339,6 +339,7 @@ OF_OPACUS: dict[str, tuple[Callable[[Data], object], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("opacus")
 @pytest.mark.parametrize("name", list(OF_OPACUS))
 def test_faults_of_loops_of_opacus_are_found(name: str) -> None:

@@ -185,6 +185,7 @@ def test_a_recipe_in_python_is_the_run_of_its_settings() -> None:
         assert frozen == {name for name in names if not own.is_trained(name)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("frozen", [(), ("fc1.*",)])
 @pytest.mark.parametrize("kind", ["gradient-clipping", "backprop-clipping"])
 def test_the_printed_run_trains_as_it_is_pasted(kind: str, frozen: tuple[str, ...]) -> None:

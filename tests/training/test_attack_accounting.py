@@ -86,6 +86,7 @@ def exact(sampling: str, neighbours: str, sigma: float, releases: int, delta: fl
     return exact_epsilon([(one, other), (other, one)], releases, delta, 12.0 * sigma + 1.0)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("sampling", "neighbours"),
     [

@@ -118,6 +118,7 @@ def test_every_change_is_told() -> None:
     assert str(make_trainable(nn.Linear(2, 2))) == "nothing had to be replaced"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
 @pytest.mark.parametrize(
     "computed",
@@ -157,6 +158,7 @@ def test_a_weight_of_which_a_part_is_trained_is_trained() -> None:
     assert make_trainable(layer, CLIP).module.weight.requires_grad
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("mode", "padding"), [("mean", None), ("sum", None), ("max", None), ("mean", 0), ("sum", 8)]
 )

@@ -95,6 +95,7 @@ WHOLE: dict[str, tuple[Callable[[], nn.Module], Pairs, dict[str, object]]] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", WHOLE)
 def test_whole_numbers_are_read_as_such(kind: str, tmp_path: Path) -> None:
     """With dropout, which needs the module itself, its inputs have the types of the batch."""

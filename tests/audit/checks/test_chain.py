@@ -56,6 +56,7 @@ def followed(folder: Path, **changes: object) -> Checked:
     return chain(RecordedRun(*recorded(folder, Plan(**changes))))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_update_of_an_optimizer_is_done_again(name: str, tmp_path: Path) -> None:
     found = followed(tmp_path / "t", optimizer=OPTIMIZERS[name], detail=1, steps=6)

@@ -222,6 +222,7 @@ BINS = Sampling.BALLS_IN_BINS
 SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     ("way", "draw", "steps", "says"),
     [
