@@ -135,10 +135,11 @@ def _stepped(
     optimizer = kind(groups)
     for name, parameter in parameters.items():
         parameter.grad = _tensor(gradients[name], dtype) if name in gradients else None
+        is_single = parameter.ndim == 0  # as are parts of its state
         own = {
-            key.partition("@")[0]: _tensor(item, dtype if item.ndim else None)
-            for key, item in state.items()
-            if key.partition("@")[2] == name
+            key: _tensor(item, dtype if item.ndim or (is_single and key != "step") else None)
+            for (key, _, owner), item in ((full.partition("@"), x) for full, x in state.items())
+            if owner == name
         }
         if own:
             optimizer.state[parameter] = own

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 
 import lipcert
 from lipcert.audit.checks import check_recorded_run
-from lipcert.audit.checks.chain import chain, is_projection, updates_of
+from lipcert.audit.checks.chain import _stepped, chain, is_projection, updates_of
 from lipcert.audit.checks.run_check import Checked
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Verdict
@@ -64,6 +65,21 @@ def test_the_update_of_an_optimizer_is_done_again(name: str, tmp_path: Path) -> 
     assert (report.verdict, found.not_done) == (Verdict.PASS, ())
     assert "repeated at 6 of 6 steps, and 5 steps start from the weights" in report.message
     assert "gaps" not in report.message
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "NAdam", "RMSprop", "Adagrad"])
+def test_the_update_of_a_single_number_is_done_again(name: str) -> None:
+    kind, weight = getattr(torch.optim, name), torch.nn.Parameter(torch.tensor(0.5))
+    optimizer = kind([weight])
+    for gradient in (0.3, -0.2):
+        weight.grad = torch.tensor(gradient)
+        before = weight.detach().numpy().copy()
+        state = {f"{k}@t": v.numpy().copy() for k, v in optimizer.state.get(weight, {}).items()}
+        optimizer.step()
+    record = SimpleNamespace(groups=[SimpleNamespace(parameters=["t"], options={})])
+    given = {"t": before}, {"t": weight.grad.numpy()}, state
+    found = _stepped(kind, record, given, torch.float64)
+    assert found["t"] == pytest.approx(weight.item(), rel=1e-6)
 
 
 def test_the_whole_run_of_an_optimizer_passes_all_checks(tmp_path: Path) -> None:
