@@ -61,6 +61,7 @@ class Form:
         squares = [hull.squares(exact(form.matrix)) for form in forms]
         return hull.length(np.minimum.reduce(squares))
 
+    @np.errstate(over="ignore")
     def swing(self, radius: float) -> Array:
         """≥ |Jd| entry by entry of a run, for ‖d‖ ≤ radius.
 
