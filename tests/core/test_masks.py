@@ -168,7 +168,7 @@ def network(
         "places": [[3, 0, 2, 1]], "long": np.int64(POSITIONS), "four": [POSITIONS],
         "types": np.ones((1, POSITIONS), int),
         "tp": rng.standard_normal((POSITIONS + 2, WIDTH)), "turned": [1, 2, 3, 0],
-        "crossed": [9, 0, 5, 2], "behind": [0, 5, 6, 7], "large": np.int64(128),
+        "crossed": [9, 0, 5, 2], "behind": [0, 5, 6, 7],
         "counted": np.arange(POSITIONS), "wide": [1, 1, WIDTH], "wider": [1, 1, WIDTH],
     }  # fmt: skip
     used = {name for item in nodes for name in item.input}
@@ -206,6 +206,15 @@ def test_masks_are_read_as_onnxruntime_reads_them(mask: str, use: str) -> None:
     proto = network(MASKS[mask], USES[use], np.random.default_rng(1))
     ids = np.random.default_rng(3).integers(-ROWS, ROWS, size=(12, 1, POSITIONS))
     assert agrees(proto, examples=[*ids]).batch_proved
+
+
+def test_a_constant_takes_the_type_of_ids_only_where_it_is_int64() -> None:
+    """In int8 the size of a batch of 200 is -56, and 100 + 100 is, too."""
+    proto = network(MASKS["the first always"], USES["mean"], np.random.default_rng(1))
+    assert program(proto).steps
+    proto.graph.input[0].type.tensor_type.elem_type = T.INT8
+    with pytest.raises(Unsupported, match="not int64"):
+        program(proto)
 
 
 def test_a_mean_over_what_is_shown_is_attained_by_one_token() -> None:
@@ -305,8 +314,9 @@ REFUSED = {
     "the larger of a count and an id": (MASKS["greater"], [
         node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
         node("Max", "c x", "d"), node("Cast", "d", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
-    "a number that not all types of ids hold": (
-        [node("CastLike", "large x", "l"), node("Greater", "x l", "m")], USES["mean"]),
+    "a number of the type of narrower ids": (
+        [node("Cast", "x", "x_", to=T.INT32), node("CastLike", "k1 x_", "l"),
+         node("Cast", "l", "l_", to=T.INT64), node("Greater", "x l_", "m")], USES["mean"]),
     "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
     "a sum as a number": (MASKS["greater"], [
         node("Mul", "x x", "c"), node("Cast", "c", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),

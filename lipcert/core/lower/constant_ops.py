@@ -344,7 +344,7 @@ def cast_like(call: Call) -> Value:
     if any(isinstance(item, Data) and not item.is_real for item in (value, like)):
         from lipcert.core.lower.truth import as_other_type  # noqa: PLC0415  for such values only
 
-        given = as_other_type(value, like)
+        given = as_other_type(call, value, like)
         return given if isinstance(given, Data) else _as_whole(call, given, np.dtype(np.int64))
     if isinstance(like, Constant) and not like.is_float:
         if isinstance(value, Data):

@@ -30,8 +30,6 @@ from lipcert.core.token_kinds import Hide, Multiply
 _BOOL, _INT32, _INT64 = 9, 6, 7
 _INTEGERS = frozenset({_INT32, _INT64})
 _MOST_EXACT = 1 << 53
-_HELD = 127
-"""All types of whole numbers hold the numbers from 0 to this one."""
 _TRUTHS = frozenset({"truth", "untruth"})
 _COUNTED = frozenset({"flag", "count", "row"})
 _WHOLE = _COUNTED | {"whole"}
@@ -118,14 +116,15 @@ def cast_whole(call: Call) -> Value:
     raise Unsupported("it rounds to whole numbers, or to fewer of them")
 
 
-def as_other_type(value: Value, like: Value) -> Value:
+def as_other_type(call: Call, value: Value, like: Value) -> Value:
     """Convert whole numbers of the data to some whole-number type, which may wrap them around.
 
-    Constants are passed on if every such type holds them.
+    Constants are passed on if the type is int64: that of moved ids, if no input has another. Where
+    the type is not known, neither is what the file computes from them.
     """
-    if isinstance(value, Constant) and isinstance(like, Data) and like.kind in _WHOLE:
-        if ((value.lo < 0) | (value.hi > _HELD)).any():
-            raise Unsupported("it may wrap a constant around")
+    if isinstance(value, Constant) and isinstance(like, Data) and like.kind == "whole":
+        if {item.dtype for item in call.sink.model.inputs if "int" in item.dtype} != {"int64"}:
+            raise Unsupported("it converts a constant to a type that is not int64")
         return value
     is_whole = like.kind in _WHOLE if isinstance(like, Data) else like.lo.dtype.kind in "iu"
     if not is_whole or not isinstance(value, Data) or value.kind not in _WHOLE:
