@@ -11,30 +11,20 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import TensorDataset, WeightedRandomSampler
 
 import lipcert
+from lipcert import training
 from lipcert.errors import UsageError
 from lipcert.settings.settings import Settings
-from lipcert.training import (
-    BackpropClipping,
-    Clipless,
-    FixedWeightNorm,
-    GradientClipping,
-    Private,
-    TrainingMechanism,
-    WeightClipping,
-    make_private,
-    make_trainable,
-)
 from lipcert.training.modes import resting
 from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, audited, private_run, train
 
 SHAPE = (1, 6, 6)
 BOX = {"input_box": (0.0, 1.0)}
-MECHANISMS: dict[str, TrainingMechanism] = {
-    "clipless": Clipless(radius=1.0, bias_norm=1.0, **BOX),
-    "weight-clipping": WeightClipping(radius=1.0, bias_norm=1.0, **BOX),
-    "fixed-weight-norm": FixedWeightNorm(radius=1.0, bias_norm=1.0, **BOX),
-    "backprop-clipping": BackpropClipping(input_clip=1.0, cotangent_clip=1.0, **BOX),
-    "gradient-clipping": GradientClipping(clip_norm=0.5, **BOX),
+MECHANISMS: dict[str, training.TrainingMechanism] = {
+    "clipless": training.Clipless(radius=1.0, bias_norm=1.0, **BOX),
+    "weight-clipping": training.WeightClipping(radius=1.0, bias_norm=1.0, **BOX),
+    "fixed-weight-norm": training.FixedWeightNorm(radius=1.0, bias_norm=1.0, **BOX),
+    "backprop-clipping": training.BackpropClipping(input_clip=1.0, cotangent_clip=1.0, **BOX),
+    "gradient-clipping": training.GradientClipping(clip_norm=0.5, **BOX),
 }
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "BatchNorm": nn.BatchNorm2d,
@@ -81,7 +71,7 @@ def statistics(module: nn.Module) -> dict[str, Tensor]:
 
 def run_of(
     folder: Path | None, name: str, network: Callable[[], nn.Module] = pretrained
-) -> Private:
+) -> training.Private:
     return private_run(
         folder, MECHANISMS[name], network=network, optimizer=trained_alone, examples=images()
     )
@@ -163,16 +153,16 @@ def test_what_is_not_at_rest_is_refused_with_the_remedy(
         run_of(None, "gradient-clipping", network)
 
 
-def statistics_replaced(private: Private) -> None:
+def statistics_replaced(private: training.Private) -> None:
     private.model.features[1].running_mean.add_(1.0)
 
 
-def batches_used(private: Private) -> None:
+def batches_used(private: training.Private) -> None:
     private.model.features[1].running_mean = private.model.features[1].running_var = None
 
 
 @pytest.mark.parametrize("attack", [statistics_replaced, batches_used])
-def test_statistics_stay_what_they_were(attack: Callable[[Private], None]) -> None:
+def test_statistics_stay_what_they_were(attack: Callable[[training.Private], None]) -> None:
     private = run_of(None, "gradient-clipping")
     attack(private)
     with pytest.raises(UsageError):
@@ -217,8 +207,8 @@ def test_a_refused_run_leaves_no_hooks() -> None:
                 train(private)
 
 
-def private_with(model: nn.Module, optimizer: Optimizer, loader: object) -> Private:
-    return make_private(
+def private_with(model: nn.Module, optimizer: Optimizer, loader: object) -> training.Private:
+    return training.make_private(
         model,
         optimizer,
         loader,  # type: ignore[arg-type]
@@ -243,7 +233,7 @@ MADE = {
 def test_what_has_learnt_and_stays_is_not_replaced(name: str) -> None:
     made, kept = MADE[name]
     network = made()
-    found = make_trainable(network, MECHANISMS["clipless"]).module
+    found = training.make_trainable(network, MECHANISMS["clipless"]).module
     norms = [part for part in found.modules() if isinstance(part, nn.BatchNorm2d)]
     assert bool(norms) == kept
     assert not any(part.training for part in norms)

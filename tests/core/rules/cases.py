@@ -9,39 +9,10 @@ import numpy as np
 
 from lipcert.core import kinds, program, token_kinds, window_kinds
 from lipcert.core.interval import Interval
-from lipcert.core.kinds import (
-    BatchNorm,
-    Centre,
-    Compare,
-    Concat,
-    CotangentClip,
-    Divide,
-    DivideByNorm,
-    Embedding,
-    InputClip,
-    LocalResponse,
-    MaskedMean,
-    PRelu,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceNorm,
-    Sort,
-)
 from lipcert.core.program import Activation, Dense, FloatArray, Move, Op, Operand, Shape
 from lipcert.core.rules.base import Rule, Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_class
-from lipcert.core.token_kinds import (
-    Add,
-    Attention,
-    MatMul,
-    Multiply,
-    Normalize,
-    ReduceSum,
-    Scale,
-    Shift,
-    Softmax,
-)
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 from tests.core.rules.attack import distances, grouped
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
@@ -97,7 +68,7 @@ def _dense(rng: Rng) -> Case:
 def _embedding(rng: Rng) -> Case:
     """Numbers that are not whole choose the row before them: every number may choose any."""
     shape, (rows, width) = _shape(rng), (int(k) for k in rng.integers(1, 5, size=2))
-    return Case(Embedding(operand(rng, rows, width)), (shape,), (*shape, width))
+    return Case(kinds.Embedding(operand(rng, rows, width)), (shape,), (*shape, width))
 
 
 def _conv(rng: Rng) -> Case:
@@ -122,18 +93,18 @@ def _part(rng: Rng, shape: Shape) -> Shape:
 
 def _scale(rng: Rng) -> Case:
     shape = _shape(rng)
-    return Case(Scale(operand(rng, *_part(rng, shape))), (shape,), shape)
+    return Case(token_kinds.Scale(operand(rng, *_part(rng, shape))), (shape,), shape)
 
 
 def _shift(rng: Rng) -> Case:
     shape = _shape(rng)
-    return Case(Shift(operand(rng, *_part(rng, shape))), (shape,), shape)
+    return Case(token_kinds.Shift(operand(rng, *_part(rng, shape))), (shape,), shape)
 
 
 def _batch_norm(rng: Rng) -> Case:
     shape = _shape(rng, 2)
     four = [operand(rng, shape[1], name=name) for name in ("scale", "shift", "mean", "inverse")]
-    return Case(BatchNorm(*four), (shape,), shape)
+    return Case(kinds.BatchNorm(*four), (shape,), shape)
 
 
 def _move(rng: Rng) -> Case:
@@ -174,14 +145,14 @@ def _reduce(rng: Rng) -> Case:
     before = _shape(rng)
     axes = tuple(axis for axis in range(len(before)) if rng.random() < 0.6) or (0,)
     after = tuple(1 if axis in axes else n for axis, n in enumerate(before))
-    return Case(ReduceSum(axes, bool(rng.integers(2))), (before,), after)
+    return Case(token_kinds.ReduceSum(axes, bool(rng.integers(2))), (before,), after)
 
 
 def _add(rng: Rng) -> Case:
     shape = _shape(rng)
     shapes = (shape, *(_part(rng, shape) for _ in range(rng.integers(1, 3))))
     signs = tuple(int(s) for s in rng.choice([-1, 1], size=len(shapes)))
-    return Case(Add(signs), shapes, shape)
+    return Case(token_kinds.Add(signs), shapes, shape)
 
 
 def _concat(rng: Rng) -> Case:
@@ -189,13 +160,13 @@ def _concat(rng: Rng) -> Case:
     axis = int(rng.integers(len(shape)))
     lengths = [int(n) for n in rng.integers(1, 4, size=count)]
     shapes = tuple((*shape[:axis], n, *shape[axis + 1 :]) for n in lengths)
-    return Case(Concat(axis), shapes, (*shape[:axis], sum(lengths), *shape[axis + 1 :]))
+    return Case(kinds.Concat(axis), shapes, (*shape[:axis], sum(lengths), *shape[axis + 1 :]))
 
 
 def _centre(rng: Rng) -> Case:
     shape = tuple(int(rng.integers(1, 5)) for _ in range(int(rng.integers(1, 4))))
     axes = tuple(axis for axis in range(len(shape)) if rng.random() < 0.5) or (len(shape) - 1,)
-    return Case(Centre(axes), (shape,), shape)
+    return Case(kinds.Centre(axes), (shape,), shape)
 
 
 def _axes(rng: Rng, before: Shape) -> tuple[tuple[int, ...], Shape]:
@@ -213,7 +184,7 @@ def _activation(rng: Rng) -> Case:
 
 def _prelu(rng: Rng) -> Case:
     shape = _shape(rng)
-    return Case(PRelu(operand(rng, *_part(rng, shape), name="s")), (shape,), shape)
+    return Case(kinds.PRelu(operand(rng, *_part(rng, shape), name="s")), (shape,), shape)
 
 
 def _pool(rng: Rng, make: Callable[[Window], Op]) -> Case:
@@ -227,32 +198,32 @@ def _pool(rng: Rng, make: Callable[[Window], Op]) -> Case:
 def _reduce_max(rng: Rng) -> Case:
     before = _shape(rng)
     axes, after = _axes(rng, before)
-    return Case(ReduceMax(axes, bool(rng.integers(2))), (before,), after)
+    return Case(kinds.ReduceMax(axes, bool(rng.integers(2))), (before,), after)
 
 
 def _reduce_norm(rng: Rng) -> Case:
     before = _shape(rng)
     axes, after = _axes(rng, before)
-    op = ReduceNorm(axes, int(rng.integers(1, 3)), float(rng.choice([0.0, 0.5])))
+    op = kinds.ReduceNorm(axes, int(rng.integers(1, 3)), float(rng.choice([0.0, 0.5])))
     return Case(op, (before,), after)
 
 
 def _log_sum_exp(rng: Rng) -> Case:
     before = _shape(rng)
     axes, after = _axes(rng, before)
-    return Case(ReduceLogSumExp(axes), (before,), after)
+    return Case(kinds.ReduceLogSumExp(axes), (before,), after)
 
 
 def _response(rng: Rng) -> Case:
     shape = (1, *(int(n) for n in rng.integers(1, 5, size=2)))
     numbers = (rng.choice([0.0, 3.0]), rng.choice([0.0, 0.5, 2.5]), rng.choice([0.3, 2.0]))
-    op = LocalResponse(int(rng.choice([1, 3, 5])), *map(float, numbers))
+    op = kinds.LocalResponse(int(rng.choice([1, 3, 5])), *map(float, numbers))
     return Case(op, (shape,), shape)
 
 
 def _sort(rng: Rng) -> Case:
     shape = _shape(rng)
-    return Case(Sort(int(rng.integers(len(shape)))), (shape,), shape)
+    return Case(kinds.Sort(int(rng.integers(len(shape)))), (shape,), shape)
 
 
 def _pair(rng: Rng) -> tuple[Shape, Shape, Shape]:
@@ -265,30 +236,30 @@ def _pair(rng: Rng) -> tuple[Shape, Shape, Shape]:
 
 def _multiply(rng: Rng) -> Case:
     first, second, shape = _pair(rng)
-    return Case(Multiply(), (first, second), shape)
+    return Case(token_kinds.Multiply(), (first, second), shape)
 
 
 def _divide(rng: Rng) -> Case:
     first, second, shape = _pair(rng)
-    return Case(Divide(), (first, second), shape, (1,))
+    return Case(kinds.Divide(), (first, second), shape, (1,))
 
 
 def _matmul(rng: Rng) -> Case:
     n, k, m = (int(count) for count in rng.integers(1, 4, size=3))
     a, b, batch = _pair(rng) if rng.random() < 0.7 else ((), (), ())
-    return Case(MatMul(), ((*a, n, k), (*b, k, m)), (*batch, n, m))
+    return Case(token_kinds.MatMul(), ((*a, n, k), (*b, k, m)), (*batch, n, m))
 
 
 def _softmax(rng: Rng) -> Case:
     shape = _shape(rng)
-    op = Softmax(int(rng.integers(len(shape))), bool(rng.integers(2)))
+    op = token_kinds.Softmax(int(rng.integers(len(shape))), bool(rng.integers(2)))
     return Case(op, (shape,), shape)
 
 
 def _normalize(rng: Rng) -> Case:
     shape = _shape(rng)
     axes, _ = _axes(rng, shape)
-    op = Normalize(axes, float(rng.choice([1e-2, 1.0])), bool(rng.integers(2)))
+    op = token_kinds.Normalize(axes, float(rng.choice([1e-2, 1.0])), bool(rng.integers(2)))
     return Case(op, (shape,), shape)
 
 
@@ -302,7 +273,9 @@ def _divide_by_norm(rng: Rng) -> Case:
     shape = _shape(rng)
     axes, _ = _axes(rng, shape)
     share = number(float(rng.choice([0.3, 1.0, 20.0])), len(shape))
-    return Case(DivideByNorm(axes, share, float(rng.choice([0.0, 0.05, 1.0]))), (shape,), shape)
+    return Case(
+        kinds.DivideByNorm(axes, share, float(rng.choice([0.0, 0.05, 1.0]))), (shape,), shape
+    )
 
 
 def _attention(rng: Rng) -> Case:
@@ -315,14 +288,14 @@ def _attention(rng: Rng) -> Case:
     shapes: tuple[Shape, ...] = ((*heads, n, d), (*heads, d, m), (*heads, m, e))
     masks = (3,) if (n * m + d + e) % 4 == 0 else ()
     shapes += tuple((*(1 for _ in heads), 1 if d > 1 else n, m) for _ in masks)
-    op = Attention(float(rng.choice([-0.7, 0.5, 2.0])), known)
+    op = token_kinds.Attention(float(rng.choice([-0.7, 0.5, 2.0])), known)
     return Case(op, shapes, (*heads, n, e), masks=masks)
 
 
 def _compare(rng: Rng) -> Case:
     shape = _shape(rng)
     limits = np.asarray(rng.integers(-2, 3, size=shape), np.float64)
-    return Case(Compare(limits, bool(rng.integers(2))), (shape,), shape)
+    return Case(kinds.Compare(limits, bool(rng.integers(2))), (shape,), shape)
 
 
 def _masked_mean(rng: Rng) -> Case:
@@ -330,18 +303,18 @@ def _masked_mean(rng: Rng) -> Case:
     shape = _shape(rng, 2)
     axes, after = _axes(rng, shape)
     mask = tuple(int(rng.choice([1, length])) for length in shape)
-    op = MaskedMean(axes, float(rng.choice([1e-9, 1.0, 2.5])))
+    op = kinds.MaskedMean(axes, float(rng.choice([1e-9, 1.0, 2.5])))
     return Case(op, (shape, mask), after, masks=(1,))
 
 
 def _input_clip(rng: Rng) -> Case:
     shape = _shape(rng)
-    return Case(InputClip(10.0 ** rng.uniform(-3.0, 4.0)), (shape,), shape)
+    return Case(kinds.InputClip(10.0 ** rng.uniform(-3.0, 4.0)), (shape,), shape)
 
 
 def _cotangent_clip(rng: Rng) -> Case:
     shape = _shape(rng, 2)
-    return Case(CotangentClip(1e9, bool(rng.integers(2))), (shape,), shape)
+    return Case(kinds.CotangentClip(1e9, bool(rng.integers(2))), (shape,), shape)
 
 
 KINDS: dict[str, Callable[[Rng], Case]] = {

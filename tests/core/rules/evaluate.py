@@ -8,36 +8,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lipcert.core.kinds import (
-    BatchNorm,
-    Centre,
-    Compare,
-    Concat,
-    CotangentClip,
-    Divide,
-    DivideByNorm,
-    Embedding,
-    InputClip,
-    LocalResponse,
-    MaskedMean,
-    PRelu,
-    ReduceLogSumExp,
-    ReduceMax,
-    ReduceNorm,
-    Sort,
-)
+from lipcert.core import kinds, token_kinds
 from lipcert.core.program import Activation, Dense, Move, Op, Operand, Program, Shape
-from lipcert.core.token_kinds import (
-    Add,
-    Attention,
-    MatMul,
-    Multiply,
-    Normalize,
-    ReduceSum,
-    Scale,
-    Shift,
-    Softmax,
-)
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 
 Tensors = Mapping[Operand, torch.Tensor]
@@ -118,9 +90,9 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
         case Dense():
             y = x @ t[op.weight].T
             return y if op.bias is None else y + t[op.bias]
-        case Embedding():
+        case kinds.Embedding():
             return t[op.table][x.detach().long() % op.table.shape[0]]
-        case Compare():
+        case kinds.Compare():
             # without a slope, but a part of the graph
             return (
                 torch.where(
@@ -130,18 +102,18 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
                 ).double()
                 + 0.0 * x
             )
-        case MaskedMean():
+        case kinds.MaskedMean():
             mask = xs[1].detach().expand_as(x)
             count = sum_over(mask, op.axes).clamp(min=op.floor)
             return sum_over(x * mask, op.axes) / count
         case Conv():
             y = _conv(op, x, shape, t)
             return y if op.bias is None else y + _channels(t[op.bias], y)
-        case Scale():
+        case token_kinds.Scale():
             return x * t[op.factor]
-        case Shift():
+        case token_kinds.Shift():
             return x + t[op.offset]
-        case BatchNorm():
+        case kinds.BatchNorm():
             scale, shift, mean, inverse = (
                 _channels(t[operand], x) for operand in (op.scale, op.shift, op.mean, op.inverse)
             )
@@ -151,19 +123,19 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             return padded[torch.from_numpy(op.sources)]
         case AveragePool():
             return _average(op, x)
-        case ReduceSum():
+        case token_kinds.ReduceSum():
             return (x.mean if op.mean else x.sum)(dim=op.axes, keepdim=True)
-        case Centre():
+        case kinds.Centre():
             count = math.prod(x.shape[axis] for axis in op.axes)
             return x - x.sum(dim=op.axes, keepdim=True) / count
-        case Add():
+        case token_kinds.Add():
             return sum(
                 (sign * term for sign, term in zip(op.signs, xs, strict=True)),
                 start=torch.zeros(shape, dtype=x.dtype),
             )
-        case Concat():
+        case kinds.Concat():
             return torch.cat(list(xs), dim=op.axis)
-        case PRelu():
+        case kinds.PRelu():
             return torch.where(x >= 0, x, x * t[op.slope])
         case Activation(name, numbers):
             return ACTIVATIONS[name, numbers](x)
@@ -171,32 +143,32 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             return _pooled(op.window, x, lambda part: part.max(dim=1).values)
         case LpPool():
             return _pooled(op.window, x, lambda p: torch.linalg.vector_norm(p, op.p, dim=1))
-        case ReduceMax():
+        case kinds.ReduceMax():
             return (torch.amin if op.minimum else torch.amax)(x, op.axes, keepdim=True)
-        case ReduceNorm():
+        case kinds.ReduceNorm():
             return ((x.abs() ** op.p).sum(dim=op.axes, keepdim=True) + op.floor) ** (1 / op.p)
-        case ReduceLogSumExp():
+        case kinds.ReduceLogSumExp():
             return torch.logsumexp(x, op.axes, keepdim=True)
-        case LocalResponse():
+        case kinds.LocalResponse():
             return F.local_response_norm(x, op.size, op.strength, op.power, op.floor)
-        case Sort():
+        case kinds.Sort():
             return torch.sort(x, op.axis).values
-        case Multiply():
+        case token_kinds.Multiply():
             return x * xs[1]
-        case Divide():
+        case kinds.Divide():
             return x / xs[1]
-        case MatMul():
+        case token_kinds.MatMul():
             return x @ xs[1]
-        case Softmax():
+        case token_kinds.Softmax():
             return (F.log_softmax if op.logarithm else F.softmax)(x, dim=op.axis)
-        case Normalize():
+        case token_kinds.Normalize():
             moved = x - x.mean(dim=op.axes, keepdim=True) if op.centred else x
             return moved / torch.sqrt((moved**2).mean(dim=op.axes, keepdim=True) + op.epsilon)
-        case DivideByNorm():
+        case kinds.DivideByNorm():
             norms = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
             divisor = (norms * float(op.share.lo.flat[0])).clamp(min=op.floor)
             return x / torch.where(divisor == 0.0, torch.inf, divisor)
-        case Attention():
+        case token_kinds.Attention():
             scores = op.scale * (x @ xs[1])
             masked = scores if op.mask is None else scores + torch.tensor(op.mask.lo)
             if len(xs) == 3:
@@ -204,9 +176,9 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             hidden = xs[3].detach().expand_as(masked) == 1.0
             shares = torch.softmax(masked.masked_fill(hidden, -1e300), dim=-1)
             return shares.masked_fill(hidden, 0.0) @ xs[2]
-        case InputClip():
+        case kinds.InputClip():
             return x * (op.radius / x.norm()).clamp(max=1.0)
-        case CotangentClip():
+        case kinds.CotangentClip():
             return x.clone()
 
 

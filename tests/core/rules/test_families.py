@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.core import kinds
 from lipcert.core.interval import Interval, exact
-from lipcert.core.kinds import (
-    BatchNorm,
-    Centre,
-    CotangentClip,
-    Divide,
-    DivideByNorm,
-    InputClip,
-    LocalResponse,
-    PRelu,
-    ReduceLogSumExp,
-    ReduceNorm,
-)
 from lipcert.core.program import Move, Op, Shape
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 from lipcert.core.rules.steps import rule_class
@@ -82,7 +71,7 @@ def test_normalisation_attains_what_boxes_and_runs_allow(centred: bool) -> None:
 
 
 def test_division_by_a_norm_bounds_its_runs() -> None:
-    op, shape = DivideByNorm((1,), number(0.5, 2), 0.1), (4, 6)
+    op, shape = kinds.DivideByNorm((1,), number(0.5, 2), 0.1), (4, 6)
     near = Fact.of(shape, 3.0, Interval(np.zeros((1, 1)), np.full((1, 1), INF)), column_norm=0.01)
     found = output(op, [near], [shape], shape)
     assert found.row_norm == pytest.approx(0.1 * math.sqrt(6))  # six columns of norm 0.01, over 0.1
@@ -91,21 +80,21 @@ def test_division_by_a_norm_bounds_its_runs() -> None:
     far = output(op, [Fact.of(shape, 1e9)], [shape], shape)
     assert far.row_norm == pytest.approx(2.0)
     assert far.max_abs == pytest.approx(2.0)
-    no_radius = output(DivideByNorm((1,), number(0.0, 2), 0.1), [near], [shape], shape)
+    no_radius = output(kinds.DivideByNorm((1,), number(0.0, 2), 0.1), [near], [shape], shape)
     assert no_radius.norm == INF
 
 
 def test_what_is_left_of_a_value_without_its_mean() -> None:
     shape = (2, 6)
     unit = Fact.of(shape, box=Interval(np.zeros((1, 1)), np.ones((1, 1))))
-    found = fact_behind(Centre((1,)), unit, shape, shape, {})
+    found = fact_behind(kinds.Centre((1,)), unit, shape, shape, {})
     assert found.norm == pytest.approx(math.sqrt(12) / 2)  # half of the entries at each end
     assert found.max_abs == pytest.approx(1.0)
     runs = Fact.of(shape, 4.0, row_norm=3.0, column_norm=2.0)
-    assert fact_behind(Centre((1,)), runs, shape, shape, {}).row_norm == 3.0
-    assert fact_behind(Centre((0,)), runs, shape, shape, {}).column_norm == 2.0
-    assert fact_behind(Centre((0, 1)), runs, shape, shape, {}).norm == 4.0
-    alone = fact_behind(Centre((1,)), Fact.of((2, 1), 4.0), (2, 1), (2, 1), {})
+    assert fact_behind(kinds.Centre((1,)), runs, shape, shape, {}).row_norm == 3.0
+    assert fact_behind(kinds.Centre((0,)), runs, shape, shape, {}).column_norm == 2.0
+    assert fact_behind(kinds.Centre((0, 1)), runs, shape, shape, {}).norm == 4.0
+    alone = fact_behind(kinds.Centre((1,)), Fact.of((2, 1), 4.0), (2, 1), (2, 1), {})
     assert alone.norm == 0.0
 
 
@@ -118,7 +107,7 @@ def test_windows_that_read_padding_only_have_no_bound() -> None:
 
 
 def test_lengths_with_a_negative_floor_have_no_bound() -> None:
-    op, facts = ReduceNorm((0,), 2, -1.0), [Fact.of((3,), 1.0)]
+    op, facts = kinds.ReduceNorm((0,), 2, -1.0), [Fact.of((3,), 1.0)]
     assert output(op, facts, [(3,)], (1,)).norm == INF
     assert stretch(op, 0, facts, [(3,)], (1,)) == INF
 
@@ -144,17 +133,17 @@ def test_nonnegative_sums_and_means_stay_nonnegative() -> None:
 def test_a_quotient_by_a_length_is_bounded() -> None:
     shape, length = (2, 3), (2, 1)
     x = Fact.of(shape, 5.0)
-    divisor = output(ReduceNorm((1,), 2, 0.25), [x], [shape], length)
+    divisor = output(kinds.ReduceNorm((1,), 2, 0.25), [x], [shape], length)
     assert divisor.box.lo.min() == pytest.approx(0.5)
-    found = output(Divide(), [x, divisor], [shape, length], shape)
+    found = output(kinds.Divide(), [x, divisor], [shape, length], shape)
     assert found.norm == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_divisor_that_may_be_zero_has_no_bound(index: int) -> None:
     facts = [Fact.of((3,), 1.0), Fact.of((3,), box=everywhere(-1e-9, 1.0, 1))]
-    assert stretch(Divide(), index, facts, [(3,), (3,)], (3,)) == INF
-    assert output(Divide(), facts, [(3,), (3,)], (3,)).norm == INF
+    assert stretch(kinds.Divide(), index, facts, [(3,), (3,)], (3,)) == INF
+    assert output(kinds.Divide(), facts, [(3,), (3,)], (3,)).norm == INF
 
 
 @pytest.mark.parametrize("op", [Multiply(), MatMul()])
@@ -172,7 +161,7 @@ def test_matrices_times_vectors_have_no_rule() -> None:
 
 
 def test_slopes_are_the_factors() -> None:
-    op = BatchNorm(*[exactly([2.0, 3.0]) for _ in range(4)])
+    op = kinds.BatchNorm(*[exactly([2.0, 3.0]) for _ in range(4)])
     found = rule(op, [Fact.of((1, 2, 4))], [(1, 2, 4)], (1, 2, 4)).slopes()
     assert found is not None
     assert found.hi.ravel() == pytest.approx([4.0, 9.0])
@@ -214,7 +203,7 @@ def test_factors_behind_a_normalisation(axes: Shape, bound: float) -> None:
 def test_slopes_see_negative_numbers_only() -> None:
     box = exact(np.array([[3.0, -4.0, 5.0]]))
     x = Fact.of((1, 3), box=box)
-    assert shares(PRelu(ones((1, 1), "s")), x, (1, 3), (1, 3))["s"] == pytest.approx(4.0)
+    assert shares(kinds.PRelu(ones((1, 1), "s")), x, (1, 3), (1, 3))["s"] == pytest.approx(4.0)
 
 
 def test_runs_bound_what_one_factor_per_token_meets() -> None:
@@ -230,7 +219,7 @@ def response(op, x, before, shape):
 
 
 def test_a_logarithm_of_a_sum_is_bounded_as_tightly_as_its_proof_says():
-    op = ReduceLogSumExp((0,))
+    op = kinds.ReduceLogSumExp((0,))
     zero = response(op, Fact.of((4,), 0.0), (4,), (1,)).fact()
     assert zero.norm == pytest.approx(math.log(4.0), rel=1e-12)
     box = Interval(np.array([-2.0, 1.0]), np.array([-1.0, 3.0]))
@@ -244,16 +233,16 @@ def test_a_logarithm_of_a_sum_is_bounded_as_tightly_as_its_proof_says():
 def test_a_response_is_as_steep_as_its_proof_says():
     """At 0 the slope is floor^−β; the second term is 2·√size·(1 + 1/β)^−(β+1)."""
     x, shape = Fact.of((1, 2, 1)), (1, 2, 1)
-    plain = LocalResponse(1, 0.0, 2.0, 0.5)
+    plain = kinds.LocalResponse(1, 0.0, 2.0, 0.5)
     found = response(plain, x, shape, shape).lipschitz(0)
     assert found == pytest.approx(4.0, rel=1e-12)
-    steep = response(LocalResponse(1, 1.0, 1.0, 1.0), x, shape, shape).lipschitz(0)
+    steep = response(kinds.LocalResponse(1, 1.0, 1.0, 1.0), x, shape, shape).lipschitz(0)
     assert steep == pytest.approx(1.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("numbers", [(-1.0, 1.0, 1.0), (1.0, -1.0, 1.0), (1.0, 1.0, 0.0)])
 def test_numbers_that_no_proof_covers_leave_no_bound(numbers):
-    op, shape = LocalResponse(3, *numbers), (1, 3, 1)
+    op, shape = kinds.LocalResponse(3, *numbers), (1, 3, 1)
     x = Fact.of(shape, 1.0)
     assert response(op, x, shape, shape).lipschitz(0) == math.inf
     assert response(op, x, shape, shape).fact().norm == math.inf
@@ -293,11 +282,11 @@ def test_tokens_near_one_point_stay_so_in_heads() -> None:
     assert fact_behind(Move(mixed), other, (2, 3, 8), (1, 6, 8), {}).row_spread == 20.0
 
 
-def _clipped_fact(op: InputClip, x: Fact, shape: Shape) -> Fact:
+def _clipped_fact(op: kinds.InputClip, x: Fact, shape: Shape) -> Fact:
     return rule(op, [x], [shape], shape).fact()
 
 
-def _clipped_cotangent(op: CotangentClip, cotangent: Cotangent) -> Cotangent:
+def _clipped_cotangent(op: kinds.CotangentClip, cotangent: Cotangent) -> Cotangent:
     return rule(op, [Fact.of((1, 3))], [(1, 3)], (1, 3)).pulled(0, cotangent)
 
 
@@ -311,7 +300,7 @@ def test_the_fact_behind_a_clip_holds_for_what_is_clipped(seed: int, radius: flo
     shape = (1, *(int(n) for n in rng.integers(1, 5, size=rng.integers(1, 4))))
     known, values = fact(rng, shape)
     radius *= float(np.linalg.norm(values[0])) / 4.0
-    found = _clipped_fact(InputClip(radius), known, shape)
+    found = _clipped_fact(kinds.InputClip(radius), known, shape)
     assert found.norm <= radius
     for x in values:
         assert holds(known, x, 1e-9)
@@ -320,7 +309,7 @@ def test_the_fact_behind_a_clip_holds_for_what_is_clipped(seed: int, radius: flo
 
 def test_a_box_that_does_not_hold_zero_is_drawn_to_it() -> None:
     box = Interval(np.full((1, 2), 3.0), np.full((1, 2), 4.0))
-    found = _clipped_fact(InputClip(1.0), Fact.of((1, 2), box=box), (1, 2))
+    found = _clipped_fact(kinds.InputClip(1.0), Fact.of((1, 2), box=box), (1, 2))
     assert found.norm == 1.0
     assert (found.box.lo == 0.0).all()
     assert (found.box.hi == 1.0).all()
@@ -329,12 +318,12 @@ def test_a_box_that_does_not_hold_zero_is_drawn_to_it() -> None:
 
 def test_what_is_within_the_radius_is_left_alone() -> None:
     known = Fact.of((1, 2), 1.0, Interval(np.full((1, 2), 0.25), np.full((1, 2), 0.5)))
-    assert _clipped_fact(InputClip(1.0), known, (1, 2)) is known
+    assert _clipped_fact(kinds.InputClip(1.0), known, (1, 2)) is known
 
 
 @pytest.mark.parametrize(("by_channel", "sums"), [(True, 0.5), (False, math.inf)])
 def test_a_cotangent_is_clipped_in_its_norm(by_channel: bool, sums: float) -> None:
     hull = Hull(3, 1.0)
-    found = _clipped_cotangent(CotangentClip(0.5, by_channel), Cotangent(math.inf, hull))
+    found = _clipped_cotangent(kinds.CotangentClip(0.5, by_channel), Cotangent(math.inf, hull))
     assert found == Cotangent(0.5, hull, sums)
-    assert _clipped_cotangent(CotangentClip(2.0, by_channel=False), found) == found
+    assert _clipped_cotangent(kinds.CotangentClip(2.0, by_channel=False), found) == found

@@ -8,25 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lipcert.training.layers import (
-    AddBias,
-    BoundedGroupNorm,
-    BoundedLayerNorm,
-    ColourSpace,
-    GroupSort,
-    HalfResidual,
-    Householder,
-    InputClip,
-    InputNormalization,
-    LayerCentering,
-    MaxMin,
-    MixerBlock,
-    Residual,
-    ScaledL2NormPool2d,
-    ScaledResidual,
-    UnitGroupNorm,
-    UnitLayerNorm,
-)
+from lipcert.training import layers
 
 Array = np.ndarray
 
@@ -145,7 +127,7 @@ class Biased(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = AddBias(2)
+        self.layer = layers.AddBias(2)
         nn.init.constant_(self.layer.bias, 0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -157,7 +139,7 @@ class Scaled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = BoundedGroupNorm(2, 4, 0.5, affine=True)
+        self.layer = layers.BoundedGroupNorm(2, 4, 0.5, affine=True)
         nn.init.constant_(self.layer.weight, 3.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -166,7 +148,7 @@ class Scaled(nn.Module):
 
 def mixer(x: Array) -> Array:
     torch.manual_seed(1)
-    block = MixerBlock(4, 6).double()
+    block = layers.MixerBlock(4, 6).double()
     for half in (block.token_mixing, block.feature_mixing):
         first, second = (part.weight.detach().numpy() for part in (half.first, half.second))
         lines = x.T if half is block.token_mixing else x
@@ -176,44 +158,46 @@ def mixer(x: Array) -> Array:
 
 
 CASES = [
-    Case("group_sort", lambda: GroupSort(3), (6,), group_sort(3, 0), keeps_norm=True),
-    Case("group_sort_maps", lambda: GroupSort(2), (4, 2, 2), group_sort(2, 0), keeps_norm=True),
-    Case("group_sort_last", lambda: GroupSort(4, -1), (2, 4), group_sort(4, 1), keeps_norm=True),
-    Case("max_min", MaxMin, (6, 2), max_min, keeps_norm=True),
-    Case("householder", Householder, (6,), max_min, keeps_norm=True),
-    Case("householder_of_three", lambda: Householder((1.0, 2.0, -0.5)), (6, 2),
+    Case("group_sort", lambda: layers.GroupSort(3), (6,), group_sort(3, 0), keeps_norm=True),
+    Case("group_sort_maps", lambda: layers.GroupSort(2), (4, 2, 2), group_sort(2, 0),
+         keeps_norm=True),
+    Case("group_sort_last", lambda: layers.GroupSort(4, -1), (2, 4), group_sort(4, 1),
+         keeps_norm=True),
+    Case("max_min", layers.MaxMin, (6, 2), max_min, keeps_norm=True),
+    Case("householder", layers.Householder, (6,), max_min, keeps_norm=True),
+    Case("householder_of_three", lambda: layers.Householder((1.0, 2.0, -0.5)), (6, 2),
          householder((1.0, 2.0, -0.5)), keeps_norm=True),
-    Case("l2_pool", lambda: ScaledL2NormPool2d(2), (2, 4, 4), lengths(2, 2)),
-    Case("l2_pool_rest", lambda: ScaledL2NormPool2d((2, 3)), (1, 5, 4), lengths(2, 3)),
-    Case("centering", LayerCentering, (2, 3), centred()),
-    Case("centering_channels", lambda: LayerCentering((1,)), (3, 2, 2), centred(0)),
-    Case("group_norm", lambda: BoundedGroupNorm(2, 4, 0.5), (4, 2, 2), group_norm(2, 0.5),
+    Case("l2_pool", lambda: layers.ScaledL2NormPool2d(2), (2, 4, 4), lengths(2, 2)),
+    Case("l2_pool_rest", lambda: layers.ScaledL2NormPool2d((2, 3)), (1, 5, 4), lengths(2, 3)),
+    Case("centering", layers.LayerCentering, (2, 3), centred()),
+    Case("centering_channels", lambda: layers.LayerCentering((1,)), (3, 2, 2), centred(0)),
+    Case("group_norm", lambda: layers.BoundedGroupNorm(2, 4, 0.5), (4, 2, 2), group_norm(2, 0.5),
          2.0, lambda norm: min(4.0, norm / 0.5)),
     Case("group_norm_affine", Scaled, (4, 2), group_norm(2, 0.5, 3.0),
          6.0, lambda norm: 3.0 * min(math.sqrt(8), norm / 0.5)),
-    Case("layer_norm_tokens", lambda: BoundedLayerNorm(4, 0.25), (3, 4), layer_norm(0.25),
+    Case("layer_norm_tokens", lambda: layers.BoundedLayerNorm(4, 0.25), (3, 4), layer_norm(0.25),
          4.0, lambda norm: min(math.sqrt(12), norm / 0.25)),
-    Case("unit_norm_tokens", lambda: UnitLayerNorm(4), (3, 4), unit_norm,
+    Case("unit_norm_tokens", lambda: layers.UnitLayerNorm(4), (3, 4), unit_norm,
          1.0, lambda norm: min(math.sqrt(3), norm)),
-    Case("unit_norm", lambda: UnitLayerNorm((2, 3)), (2, 3),
+    Case("unit_norm", lambda: layers.UnitLayerNorm((2, 3)), (2, 3),
          lambda x: unit_norm(x.reshape(-1)).reshape(x.shape), 1.0, lambda norm: min(1.0, norm)),
-    Case("unit_norm_groups", lambda: UnitGroupNorm(2, 4), (4, 2, 2),
+    Case("unit_norm_groups", lambda: layers.UnitGroupNorm(2, 4), (4, 2, 2),
          lambda x: unit_norm(x.reshape(2, -1)).reshape(x.shape),
          1.0, lambda norm: min(math.sqrt(2), norm)),
-    Case("input_clip", lambda: InputClip(0.8), (2, 3), clipped(0.8),
+    Case("input_clip", lambda: layers.InputClip(0.8), (2, 3), clipped(0.8),
          1.0, lambda norm: min(0.8, norm)),
-    Case("input_norm", lambda: InputNormalization(2.0, 0.5), (6,), normalised(2.0, 0.5),
+    Case("input_norm", lambda: layers.InputNormalization(2.0, 0.5), (6,), normalised(2.0, 0.5),
          4.0, lambda norm: min(2.0, 4.0 * norm)),
-    Case("residual", lambda: Residual(Shrink()), (5,), lambda x: x + SHRINK * x,
+    Case("residual", lambda: layers.Residual(Shrink()), (5,), lambda x: x + SHRINK * x,
          1.7, lambda norm: 1.7 * norm),
-    Case("half_residual", lambda: HalfResidual(Shrink()), (5,), lambda x: 0.5 * (x + SHRINK * x),
-         0.85, lambda norm: 0.85 * norm),
-    Case("scaled_residual", lambda: ScaledResidual(Shrink(), 2), (5,),
+    Case("half_residual", lambda: layers.HalfResidual(Shrink()), (5,),
+         lambda x: 0.5 * (x + SHRINK * x), 0.85, lambda norm: 0.85 * norm),
+    Case("scaled_residual", lambda: layers.ScaledResidual(Shrink(), 2), (5,),
          lambda x: x + 0.25 * SHRINK * x, 1.175, lambda norm: 1.175 * norm),
     Case("add_bias", Biased, (2, 2, 3), lambda x: x + 0.5,
          1.0, lambda norm: norm + math.sqrt(6) * math.sqrt(0.5)),
-    Case("mixer", lambda: MixerBlock(4, 6), (4, 6), mixer, keeps_norm=True),
-    Case("colour", lambda: ColourSpace("yiq"), (3, 2, 2),
+    Case("mixer", lambda: layers.MixerBlock(4, 6), (4, 6), mixer, keeps_norm=True),
+    Case("colour", lambda: layers.ColourSpace("yiq"), (3, 2, 2),
          lambda x: np.einsum("ij,jkl->ikl", YIQ, x), 0.8572, lambda norm: 0.8572 * norm),
 ]  # fmt: skip
 IDS = [case.name for case in CASES]

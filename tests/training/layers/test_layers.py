@@ -10,21 +10,7 @@ from torch.func import jacrev, vmap
 
 from lipcert.errors import UsageError
 from lipcert.measure.lowering import lowered
-from lipcert.training.layers import (
-    AddBias,
-    BoundedGroupNorm,
-    BoundedLayerNorm,
-    ColourSpace,
-    GroupSort,
-    HalfResidual,
-    Householder,
-    InputClip,
-    InputNormalization,
-    LayerCentering,
-    MaxMin,
-    Residual,
-    ScaledL2NormPool2d,
-)
+from lipcert.training import layers
 from tests.ops import Sort
 from tests.training.layers.cases import CASES, IDS, Case
 
@@ -156,10 +142,10 @@ def test_group_sort_of_any_shape(groups, size, rest, data):
     axis = data.draw(st.integers(0, len(rest)))
     shape = [*rest[:axis], groups * size, *rest[axis:]]
     x = torch.randn(2, *shape, dtype=torch.float64)
-    y = GroupSort(size, axis + 1)(x)
+    y = layers.GroupSort(size, axis + 1)(x)
     lines = [v.movedim(axis + 1, -1).reshape(-1, groups, size) for v in (x, y)]
     torch.testing.assert_close(torch.sort(lines[0], dim=-1).values, lines[1])
-    torch.testing.assert_close(GroupSort(size, axis - len(shape))(x), y)
+    torch.testing.assert_close(layers.GroupSort(size, axis - len(shape))(x), y)
 
 
 @given(direction=st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=5), groups=st.integers(1, 3))
@@ -169,7 +155,7 @@ def test_householder_of_any_direction(direction, groups):
     if length < 1e-3:
         return
     x = torch.randn(3, len(v) * groups, dtype=torch.float64)
-    y = Householder(direction).double()(x)
+    y = layers.Householder(direction).double()(x)
     z = x.unflatten(1, (len(v), groups)).numpy()
     side = np.einsum("i,nij->nj", v / length, z)
     expected = z - 2.0 * np.minimum(side, 0.0)[:, None] * (v / length)[None, :, None]
@@ -178,7 +164,7 @@ def test_householder_of_any_direction(direction, groups):
 
 def test_ties_are_no_steeper():
     x = torch.ones(1, 6, dtype=torch.float64)
-    for layer in (GroupSort(3), MaxMin(), Householder().double()):
+    for layer in (layers.GroupSort(3), layers.MaxMin(), layers.Householder().double()):
         norm = torch.linalg.matrix_norm(jacobians(layer, x), 2)
         assert float(norm) <= 1.0 + 1e-6
 
@@ -187,7 +173,7 @@ def test_equal_entries_of_a_pair_share_their_cotangents():
     """As of torch.maximum and torch.minimum, and of the graph that is exported."""
     x = torch.ones(1, 2, dtype=torch.float64)
     half = torch.full((1, 2, 2), 0.5, dtype=torch.float64)
-    for layer in (GroupSort(2), MaxMin(), lambda v: lowered(Sort(0)((2,)), (v,), {})):
+    for layer in (layers.GroupSort(2), layers.MaxMin(), lambda v: lowered(Sort(0)((2,)), (v,), {})):
         torch.testing.assert_close(jacobians(layer, x), half)
 
 
@@ -196,9 +182,9 @@ def test_tiny_values_in_float32_have_no_steep_gradients(size):
     """Squares that underflow would give a norm that is too small to divide by."""
     generator = torch.Generator().manual_seed(0)
     for layer, shape in (
-        (ScaledL2NormPool2d(2), (1, 2, 2)),
-        (BoundedGroupNorm(1, 1, 1.0), (1, 2, 2)),
-        (InputClip(1.0), (1, 2, 2)),
+        (layers.ScaledL2NormPool2d(2), (1, 2, 2)),
+        (layers.BoundedGroupNorm(1, 1, 1.0), (1, 2, 2)),
+        (layers.InputClip(1.0), (1, 2, 2)),
     ):
         x = size * torch.randn(200, *shape, generator=generator)
         found = jacobians(layer, x)
@@ -210,7 +196,7 @@ def test_pooling_zero_gives_zero():
     x = torch.zeros(1, 1, 20, 20)
     published = torch.sqrt(nn.functional.avg_pool2d(x**2, 2) * 4 + 1e-3)
     assert float(published.norm()) == pytest.approx(0.316, abs=1e-3)
-    assert float(ScaledL2NormPool2d(2)(x).norm()) == 0.0
+    assert float(layers.ScaledL2NormPool2d(2)(x).norm()) == 0.0
 
 
 def test_centering_does_not_read_the_batch():
@@ -220,17 +206,17 @@ def test_centering_does_not_read_the_batch():
     other[0] += 100.0
     published = [(v - v.mean(dim=(0, 1), keepdim=True))[1:] for v in (x, other)]
     assert float((published[0] - published[1]).norm()) > 1.0
-    here = [LayerCentering()(v)[1:] for v in (x, other)]
+    here = [layers.LayerCentering()(v)[1:] for v in (x, other)]
     assert torch.equal(here[0], here[1])
     with pytest.raises(UsageError, match="not an axis of one example"):
-        LayerCentering((0,))(x)
+        layers.LayerCentering((0,))(x)
     with pytest.raises(UsageError, match="not an axis of one example"):
-        LayerCentering((-2,))(x)
+        layers.LayerCentering((-2,))(x)
 
 
 def test_a_channel_bias_counts_for_every_position():
     """Published: √2·l for the gradient, X + ‖b‖ for the value. True: √(H·W) times as much."""
-    layer = AddBias(1)
+    layer = layers.AddBias(1)
     nn.init.constant_(layer.bias, 1.0)
     x = torch.zeros(1, 1, 31, 31, requires_grad=True)
     y = layer(x)
@@ -244,13 +230,13 @@ def test_normalisation_with_a_floor_has_the_slope_of_the_floor():
     """√(s² + ε) with the usual ε = 1e-5 is 316 at constant inputs; the maximum is 1/floor there."""
     x = torch.full((1, 4), 3.0, dtype=torch.float64)
     usual = torch.autograd.functional.jacobian(lambda v: nn.functional.layer_norm(v, (4,)), x)
-    here = torch.autograd.functional.jacobian(BoundedLayerNorm(4, 0.5).double(), x)
+    here = torch.autograd.functional.jacobian(layers.BoundedLayerNorm(4, 0.5).double(), x)
     assert float(torch.linalg.matrix_norm(usual.reshape(4, 4), 2)) > 300.0
     assert float(torch.linalg.matrix_norm(here.reshape(4, 4), 2)) == pytest.approx(2.0)
     large = 100.0 * torch.randn(1, 4, dtype=torch.float64)
     deviation = large.std(correction=0)
     expected = (large - large.mean()) / deviation
-    torch.testing.assert_close(BoundedLayerNorm(4, 0.5).double()(large), expected)
+    torch.testing.assert_close(layers.BoundedLayerNorm(4, 0.5).double()(large), expected)
 
 
 class Wider(nn.Module):
@@ -264,35 +250,35 @@ class Scalar(nn.Module):
 
 
 REFUSED = {
-    "groups of none": lambda: GroupSort(0),
-    "sorting the batch": lambda: GroupSort(1, axis=0)(torch.zeros(2, 3)),
-    "sorting beyond": lambda: GroupSort(1, axis=2)(torch.zeros(2, 3)),
-    "groups that do not fit": lambda: GroupSort(2)(torch.zeros(2, 3)),
-    "an odd half": lambda: MaxMin()(torch.zeros(2, 3)),
-    "no direction": lambda: Householder((0.0, 0.0)),
-    "no entries": lambda: Householder(()),
-    "not a direction": lambda: Householder((float("nan"), 1.0)),
-    "reflecting beyond": lambda: Householder((1.0, 2.0, 3.0))(torch.zeros(2, 4)),
-    "no window": lambda: ScaledL2NormPool2d(0),
-    "vectors in a pool": lambda: ScaledL2NormPool2d(2)(torch.zeros(2, 4)),
-    "too small for a window": lambda: ScaledL2NormPool2d(3)(torch.zeros(2, 1, 4, 2)),
-    "floor 0": lambda: BoundedLayerNorm(4, 0.0),
-    "negative floor": lambda: BoundedGroupNorm(2, 4, -1.0),
-    "groups of channels": lambda: BoundedGroupNorm(3, 4, 1.0),
-    "other channels": lambda: BoundedGroupNorm(2, 4, 1.0)(torch.zeros(2, 6)),
-    "other features": lambda: BoundedLayerNorm(4, 1.0)(torch.zeros(2, 5)),
-    "the batch as a feature": lambda: BoundedLayerNorm((2, 4), 1.0)(torch.zeros(2, 4)),
-    "radius 0": lambda: InputClip(0.0),
-    "infinite radius": lambda: InputNormalization(float("inf")),
-    "no floor": lambda: InputNormalization(1.0, 0.0),
-    "a wider branch": lambda: Residual(Wider())(torch.zeros(2, 3)),
-    "a branch that would be repeated": lambda: HalfResidual(Scalar())(torch.zeros(2, 3)),
-    "other channels of a bias": lambda: AddBias(3)(torch.zeros(2, 4)),
-    "other tokens of a bias": lambda: AddBias(3, 4)(torch.zeros(2, 4, 4)),
-    "fewer axes than a bias": lambda: AddBias(3, 4)(torch.zeros(2, 3)),
-    "a bias without axes": AddBias,
-    "hue": lambda: ColourSpace("hsv"),
-    "one channel": lambda: ColourSpace("yiq")(torch.zeros(2, 1, 4, 4)),
+    "groups of none": lambda: layers.GroupSort(0),
+    "sorting the batch": lambda: layers.GroupSort(1, axis=0)(torch.zeros(2, 3)),
+    "sorting beyond": lambda: layers.GroupSort(1, axis=2)(torch.zeros(2, 3)),
+    "groups that do not fit": lambda: layers.GroupSort(2)(torch.zeros(2, 3)),
+    "an odd half": lambda: layers.MaxMin()(torch.zeros(2, 3)),
+    "no direction": lambda: layers.Householder((0.0, 0.0)),
+    "no entries": lambda: layers.Householder(()),
+    "not a direction": lambda: layers.Householder((float("nan"), 1.0)),
+    "reflecting beyond": lambda: layers.Householder((1.0, 2.0, 3.0))(torch.zeros(2, 4)),
+    "no window": lambda: layers.ScaledL2NormPool2d(0),
+    "vectors in a pool": lambda: layers.ScaledL2NormPool2d(2)(torch.zeros(2, 4)),
+    "too small for a window": lambda: layers.ScaledL2NormPool2d(3)(torch.zeros(2, 1, 4, 2)),
+    "floor 0": lambda: layers.BoundedLayerNorm(4, 0.0),
+    "negative floor": lambda: layers.BoundedGroupNorm(2, 4, -1.0),
+    "groups of channels": lambda: layers.BoundedGroupNorm(3, 4, 1.0),
+    "other channels": lambda: layers.BoundedGroupNorm(2, 4, 1.0)(torch.zeros(2, 6)),
+    "other features": lambda: layers.BoundedLayerNorm(4, 1.0)(torch.zeros(2, 5)),
+    "the batch as a feature": lambda: layers.BoundedLayerNorm((2, 4), 1.0)(torch.zeros(2, 4)),
+    "radius 0": lambda: layers.InputClip(0.0),
+    "infinite radius": lambda: layers.InputNormalization(float("inf")),
+    "no floor": lambda: layers.InputNormalization(1.0, 0.0),
+    "a wider branch": lambda: layers.Residual(Wider())(torch.zeros(2, 3)),
+    "a branch that would be repeated": lambda: layers.HalfResidual(Scalar())(torch.zeros(2, 3)),
+    "other channels of a bias": lambda: layers.AddBias(3)(torch.zeros(2, 4)),
+    "other tokens of a bias": lambda: layers.AddBias(3, 4)(torch.zeros(2, 4, 4)),
+    "fewer axes than a bias": lambda: layers.AddBias(3, 4)(torch.zeros(2, 3)),
+    "a bias without axes": layers.AddBias,
+    "hue": lambda: layers.ColourSpace("hsv"),
+    "one channel": lambda: layers.ColourSpace("yiq")(torch.zeros(2, 1, 4, 4)),
 }
 
 

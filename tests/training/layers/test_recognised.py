@@ -14,24 +14,7 @@ from lipcert.analysis.pipeline import analyze
 from lipcert.importer.model import ImportedModel
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.settings import ConstraintSpec, Settings
-from lipcert.training.layers import (
-    AddBias,
-    BoundedGroupNorm,
-    BoundedLayerNorm,
-    ColourSpace,
-    GroupSort,
-    Householder,
-    InputClip,
-    InputNormalization,
-    LayerCentering,
-    MaxMin,
-    MixerBlock,
-    Residual,
-    ScaledL2NormPool2d,
-    ScaledResidual,
-    UnitGroupNorm,
-    UnitLayerNorm,
-)
+from lipcert.training import layers
 from lipcert.training.network import trained_network
 
 RADIUS = 2.0
@@ -59,12 +42,12 @@ def dense(before: int, after: int) -> nn.Linear:
     return layer
 
 
-def around(*layers: nn.Module, size: int, after: int | None = None) -> nn.Sequential:
-    return nn.Sequential(dense(size, size), *layers, nn.Flatten(), dense(after or size, 4))
+def around(*parts: nn.Module, size: int, after: int | None = None) -> nn.Sequential:
+    return nn.Sequential(dense(size, size), *parts, nn.Flatten(), dense(after or size, 4))
 
 
 def net(
-    *layers: Callable[[], nn.Module],
+    *parts: Callable[[], nn.Module],
     shape: tuple[int, ...],
     kinds: str,
     lipschitz: float = 1.0,
@@ -75,38 +58,38 @@ def net(
 
     def make() -> nn.Module:
         torch.manual_seed(2)
-        return around(*(layer() for layer in layers), size=size, after=after)
+        return around(*(layer() for layer in parts), size=size, after=after)
 
     return Net(make, shape, frozenset(kinds.split()), lipschitz, output)
 
 
 NETS = {
     "vectors": net(
-        lambda: GroupSort(4),
-        MaxMin,
-        lambda: Householder((1.0, 2.0, -0.5)),
-        LayerCentering,
-        lambda: Residual(nn.Sequential(dense(12, 12), MaxMin())),
+        lambda: layers.GroupSort(4),
+        layers.MaxMin,
+        lambda: layers.Householder((1.0, 2.0, -0.5)),
+        layers.LayerCentering,
+        lambda: layers.Residual(nn.Sequential(dense(12, 12), layers.MaxMin())),
         shape=(12,),
         kinds="Add Centre Dense PRelu Sort",
         lipschitz=2.0,
         output=2.0 * RADIUS,
     ),
     "maps": net(
-        lambda: GroupSort(2),
-        MaxMin,
-        lambda: Householder((1.0, -2.0)),
-        lambda: LayerCentering((1,)),
-        lambda: ScaledL2NormPool2d((2, 3)),
-        lambda: AddBias(4),
+        lambda: layers.GroupSort(2),
+        layers.MaxMin,
+        lambda: layers.Householder((1.0, -2.0)),
+        lambda: layers.LayerCentering((1,)),
+        lambda: layers.ScaledL2NormPool2d((2, 3)),
+        lambda: layers.AddBias(4),
         shape=(4, 5, 4),
         after=8,
         kinds="Centre Dense PRelu ReduceNorm Shift Sort",
         output=RADIUS + math.sqrt(2.0) * BIAS,
     ),
     "group norms": net(
-        lambda: BoundedGroupNorm(2, 4, 0.5),
-        lambda: BoundedGroupNorm(2, 4, 0.5, affine=True),
+        lambda: layers.BoundedGroupNorm(2, 4, 0.5),
+        lambda: layers.BoundedGroupNorm(2, 4, 0.5, affine=True),
         shape=(4, 2, 2),
         after=16,
         kinds="Centre DivideByNorm Scale Shift",
@@ -114,10 +97,10 @@ NETS = {
         output=4.0 + 2.0 * BIAS,
     ),
     "inputs and layer norms": net(
-        lambda: InputNormalization(0.7, 0.1),
-        lambda: InputClip(0.3),
-        lambda: BoundedLayerNorm(4, 0.1),
-        lambda: BoundedLayerNorm((9, 4), 0.4, affine=True),
+        lambda: layers.InputNormalization(0.7, 0.1),
+        lambda: layers.InputClip(0.3),
+        lambda: layers.BoundedLayerNorm(4, 0.1),
+        lambda: layers.BoundedLayerNorm((9, 4), 0.4, affine=True),
         shape=(9, 4),
         after=36,
         kinds="Centre DivideByNorm Scale Shift",
@@ -125,15 +108,15 @@ NETS = {
         output=6.0 + BIAS,
     ),
     "unit groups": net(
-        lambda: UnitGroupNorm(2, 4),
+        lambda: layers.UnitGroupNorm(2, 4),
         shape=(4, 2, 2),
         after=16,
         kinds="Normalize Scale Shift",
         output=1.0 / math.sqrt(1 / 2 + 1 / RADIUS**2),
     ),
     "unit tokens": net(
-        lambda: UnitLayerNorm(4),
-        lambda: ScaledResidual(nn.Sequential(dense(4, 4), nn.ReLU()), depth=2),
+        lambda: layers.UnitLayerNorm(4),
+        lambda: layers.ScaledResidual(nn.Sequential(dense(4, 4), nn.ReLU()), depth=2),
         shape=(9, 4),
         after=36,
         kinds="Activation Add Dense Normalize Scale",
@@ -141,10 +124,10 @@ NETS = {
         output=1.25 / math.sqrt(1 / 9 + 1 / RADIUS**2),
     ),
     "positions": net(
-        lambda: AddBias(4, 6), shape=(4, 6), after=24, kinds="Shift", output=RADIUS + BIAS
+        lambda: layers.AddBias(4, 6), shape=(4, 6), after=24, kinds="Shift", output=RADIUS + BIAS
     ),
     "mixer": net(
-        lambda: MixerBlock(4, 6, half_residual=True),
+        lambda: layers.MixerBlock(4, 6, half_residual=True),
         shape=(4, 6),
         after=24,
         kinds="Add Dense Scale Sort",
@@ -227,7 +210,7 @@ def assert_agrees(module, model, found):
 
 def test_colours_are_a_convolution_that_nobody_trains(tmp_path):
     torch.manual_seed(0)
-    module = nn.Sequential(ColourSpace("yuv"), nn.Flatten(), dense(12, 12)).eval()
+    module = nn.Sequential(layers.ColourSpace("yuv"), nn.Flatten(), dense(12, 12)).eval()
     model = trained_network(module, torch.zeros(2, 3, 2, 2), tmp_path / "net.onnx").model
     assert set(model.graph.parameters) == {"2.weight"}
     found = analyze(model, settings()).network
