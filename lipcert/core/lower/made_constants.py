@@ -40,14 +40,15 @@ def numbers_from(call: Call) -> Value:
     From 0 to N in steps of 1, they are the numbers i of the examples.
     """
     if not call.constant(0).is_float:
+        kind = call.constant(0).lo.dtype
         (stop,), (grows,) = call.constant(1).sizes()
         start, step = call.whole(0)[0], call.whole(2)[0]
         if grows:
             if (start, stop, step) != (0, 1, 1):
                 raise Unsupported(VARIES)
-            return Constant.of(np.zeros(1, np.int64), Place(0), np.ones(1, np.int64))
+            return Constant.of(np.zeros(1, kind), Place(0), np.ones(1, np.int64))
         check_size((len(range(start, stop, step)),))
-        return Constant.of(np.arange(start, stop, step, dtype=np.int64))
+        return Constant.of(np.arange(start, stop, step, dtype=kind))
     first, last, gap = (call.number(place) for place in range(3))
     if not all(map(math.isfinite, (first, last, gap))) or gap == 0.0:
         raise Unsupported("its numbers are not finite, or its step is 0")

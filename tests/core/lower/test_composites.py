@@ -195,6 +195,10 @@ REFUSED = {
     "a quotient that float32 rounds up": (
         [node("Div", "c d", "q"), node("Floor", "q", "f"), node("Mul", "x f")], ["N", 3],
         {"c": 1.0, "d": 0.1}, 13),
+    "squares that wrap around in int32": (
+        [*(node("Cast", name, f"{name}_", to=6) for name in "cde"), node("Range", "c_ d_ e_", "r"),
+         node("Mul", "r r", "q"), node("Cast", "q", "f", to=1), node("Mul", "x f")], ["N", 3],
+        {"c": 46341, "d": 46344, "e": 1}, 13),
     "two quotients": (
         [node("Div", "c d", "q"), node("Div", "q d", "r"), node("Floor", "r", "f"),
          node("Mul", "x f")], ["N", 3], {"c": 16.0, "d": 3.0}, 13),
