@@ -52,9 +52,9 @@ shape if its mean of f, less 2.33 deviations, does; a clamp at t if it is too ra
 exceeds t.
 
 Too little noise, a mean, a leak or another shape are violations: the account does not hold. Too
-much noise is inconclusive, and so is then what its shape shows in the whole run: if it is noise, it
-costs accuracy and no privacy, but the record does not distinguish it from a clean gradient that was
-not the recorded one.
+much noise is inconclusive, and so is then what its shape shows, at that step and in the whole run:
+if it is noise, it costs accuracy and no privacy, but the record does not distinguish it from a
+clean gradient that was not the recorded one.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ _LARGEST: Final = 8.0
 _LOST: Final = 0.25
 """Share of its deviation by which rounding may move noise in most entries."""
 _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
-"""Kinds of tests of all tensors that too much noise on one of them may fail."""
+"""Kinds of tests that too much noise may fail, of its tensor or of all of them."""
 _Counts = npt.NDArray[np.int64]
 _Places = npt.NDArray[np.bool_]
 
@@ -447,6 +447,8 @@ def _of_steps(tests: list[ChanceTest], tensors: int) -> tuple[CheckReport, ...]:
     if not tests:
         return ()
     failed = [test for test in tests if test.is_too_rare(SHARE / len(tests))]
+    much = {t.where for t in failed if t.kind == "size" and t.verdict is Verdict.INCONCLUSIVE}
+    failed = [test for test in failed if test.kind not in _EXPLAINED or test.where not in much]
     failed.sort(key=lambda test: (test.verdict is not Verdict.VIOLATION, test.log_chance))
     if failed:
         where = dict.fromkeys(test.where for test in failed)

@@ -116,12 +116,6 @@ FAULTS: dict[str, tuple[Drawn, str]] = {
         lambda random, name, step: right(random, name, 0) * (0.6 if step % 2 else 1.2806),
         "varies more",
     ),
-    "signs": (
-        lambda random, name, _: (
-            random.choice([-1.0, 1.0], SIZES[name]) * np.sqrt(random.chisquare(3, SIZES[name]) / 3)
-        ),
-        "",
-    ),
     "centred": (
         lambda random, name, _: (z := right(random, name, 0)) - np.mean(z),
         "in its mean the noise has",
@@ -152,6 +146,13 @@ def test_a_chance_that_underflows_is_stated_by_a_bound_of_it() -> None:
 def test_too_much_noise_is_inconclusive() -> None:
     found = failed(lambda random, name, _: 1.3 * right(random, name, 0))
     assert {report.verdict for report in found} == {Verdict.INCONCLUSIVE}
+
+
+def test_too_much_noise_at_one_step_explains_its_shape() -> None:
+    z = np.random.default_rng(0).standard_normal(20_000)
+    of_steps = sys.modules["lipcert.audit.checks.noise"]._of_steps
+    found = [of_steps(shown(added(d)), 1)[0].verdict for d in (1.1 * z, 1.1 * z + 0.2)]
+    assert found == [Verdict.INCONCLUSIVE, Verdict.VIOLATION]
 
 
 @pytest.mark.parametrize(
