@@ -363,9 +363,8 @@ class Graph:
         """The graph that shows all uses of trained parameters, if there is one."""
         if not self.computed or self.shown is None:
             return self
-        parameters = {k: replace(item, computed=False) for k, item in self.parameters.items()}
-        found = replace(self.shown, parameters=parameters, eval_layers=self.eval_layers)
-        return replace(found, fixed=self.fixed)
+        own = {name: replace(item, computed=False) for name, item in self.parameters.items()}
+        return replace(self.shown, parameters=own, eval_layers=self.eval_layers, fixed=self.fixed)
 
     def check_shown(self) -> None:
         """Raise NoVerdictError (LC319) if gradients of a trained parameter cannot be measured."""

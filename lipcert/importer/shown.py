@@ -40,7 +40,7 @@ def shown_graph(
         walk = _Walk.of(model, *outputs, batched=False)
         walk.sink.taken.update(program.shapes)
         for name, parameter in parameters.items():
-            if parameter.computed:
+            if parameter.computed and name in model.initializers:
                 walk.show(name)
         found = lowered(walk, outputs)
     except Unsupported:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import lipcert
 from lipcert.audit.records import Verdict as AuditVerdict
@@ -82,9 +82,8 @@ def test_weights_that_are_free_within_constraints_have_none(path) -> None:
 
 
 def test_a_constraint_on_w_is_none_on_1_plus_w(tmp_path) -> None:
-    nodes = [node("Add", ["w", "one"], ["s"]), node("Mul", ["x", "s"], ["h"])]
-    nodes.append(node("MatMul", ["h", "v"], ["y"]))
-    nodes.insert(0, node("Constant", [], ["one"], value_float=1.0))
+    nodes = [node("Constant", [], ["one"], value_float=1.0), node("Add", ["w", "one"], ["s"])]
+    nodes += [node("Mul", ["x", "s"], ["h"]), node("MatMul", ["h", "v"], ["y"])]
     tensors = {"w": weights(4), "v": weights(4, 3, seed=1)}
     held = lipcert.Settings(
         input_norm=1.0, constraint="spectral:1", bias_norm=1.0, scope="constraint-set"
@@ -181,6 +180,15 @@ def test_their_gradients_are_those_of_autograd(name, tmp_path) -> None:
         for key, item in zip(tensors, torch.autograd.grad(loss, given), strict=True):
             norm = found.parameters[key].norm[place]
             assert norm == pytest.approx(float(item.norm()), rel=1e-9), (key, place)
+
+
+def test_tensors_in_nodes_are_shown_too(tmp_path) -> None:
+    """If the file does not say what is trained, a mask in a node may be."""
+    mask = numpy_helper.from_array(np.tri(4, 3, dtype=np.float32))
+    nodes = [node("Constant", [], ["m"], value=mask), node("Exp", ["a"], ["e"])]
+    nodes += [node("Mul", ["e", "m"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
+    proto = model(nodes, ("N", 4), {"a": weights(4, 3)})
+    assert not load_model(saved(proto, tmp_path)).graph.measured.computed
 
 
 def test_an_audit_finds_them_within_their_bounds(path) -> None:
