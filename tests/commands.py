@@ -4,10 +4,11 @@ A process of its own would spend most of its time on imports; that one starts, a
 is the matter of `tests/cli/test_startup.py`.
 """
 
+import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,7 @@ from unittest.mock import patch
 from click.testing import CliRunner, Result
 
 from lipcert.cli.main import cli
+from lipcert.errors import LipCertError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -53,6 +55,32 @@ def script(path: Path, *words: str, cwd: Path) -> str:
             code = left.code
     assert code in (None, 0), (code, out.getvalue()[-2000:])
     return out.getvalue()
+
+
+def in_child(work: Callable[[], object], meanwhile: Callable[[], object] | None = None) -> str:
+    """What it ends with in a forked process: why it stopped, or what it returned.
+
+    meanwhile: what is done here while that process lives on.
+    """
+    told, tell = os.pipe()
+    wait, leave = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(tell, repr(work()).encode())
+        except LipCertError as error:
+            os.write(tell, str(error).encode())
+        finally:
+            os.read(wait, 1)
+            os._exit(0)
+    found = os.read(told, 4096).decode()
+    if meanwhile is not None:
+        meanwhile()
+    os.write(leave, b".")
+    os.waitpid(child, 0)
+    for end in (told, tell, wait, leave):
+        os.close(end)
+    return found
 
 
 _START: Final = subprocess.run

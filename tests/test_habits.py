@@ -1,4 +1,4 @@
-"""What the project asks of those who take part: forms, hooks, workflows, citation, versions."""
+"""What the project asks of those who take part: hooks, workflows, citation, versions."""
 
 import re
 import shlex
@@ -17,38 +17,14 @@ from tests.conftest import refuse_empty_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-CHOOSER = ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"
-FORMS = sorted(set(CHOOSER.parent.glob("*.yml")) - {CHOOSER})
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PAGES = [ROOT / name for name in ("SECURITY.md", "CONTRIBUTING.md")]
 PAGES.append(ROOT / ".github" / "pull_request_template.md")
-OF_FIELDS = {
-    "markdown": {"value"},
-    "textarea": {"label", "description", "render", "placeholder", "value"},
-    "input": {"label", "description", "placeholder", "value"},
-}
-"""the attributes of each kind of field that an issue form may have"""
 
 
 @cache
 def loaded(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_an_issue_form_is_one(path: Path) -> None:
-    """By the grammar of forms: GitHub shows none that breaks it."""
-    form = loaded(path)
-    assert set(form) == {"name", "description", "title", "labels", "body"}
-    for field in form["body"]:
-        assert set(field) <= {"type", "id", "attributes", "validations"}
-        assert set(field["attributes"]) <= OF_FIELDS[field["type"]]
-        assert ("id" in field) == (field["type"] != "markdown")
-        assert set(field.get("validations", {})) <= {"required"}
-    fields = [field for field in form["body"] if "id" in field]
-    assert len({field["id"] for field in fields}) == len(fields)
-    assert len({field["attributes"]["label"] for field in fields}) == len(fields)
-    assert fields[0]["validations"]["required"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lipcert
 from lipcert.audit.trace.reading import read_trace
+from tests.audit.checks.runs import check_applied
 
 accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,17 +36,5 @@ def test_a_prepared_loop_is_recorded(tmp_path: Path, accumulated: int) -> None:
                 optimizer.zero_grad()
     steps = list(read_trace(tmp_path / "t").steps())
     assert len(steps) == 6 // accumulated
-    for step in steps:
-        assert [len(batch.index) for batch in step.batches] == [20] * accumulated
-        network.load_state_dict(
-            {name: torch.tensor(item) for name, item in step.weights_before.tensors().items()}
-        )
-        network.zero_grad()
-        for batch in step.batches:
-            loss = nn.functional.cross_entropy(network(X[batch.index]), Y[batch.index])
-            (loss / accumulated).backward()
-        applied = step.gradients.applied.tensors()
-        for name, parameter in network.named_parameters():
-            assert applied[name] == pytest.approx(parameter.grad.numpy(), abs=1e-6)
-    index = np.concatenate([batch.index for step in steps for batch in step.batches])
-    assert np.array_equal(np.sort(index), np.arange(120))
+    assert {len(batch.index) for step in steps for batch in step.batches} == {20}
+    check_applied(steps, network, X, Y)

@@ -21,7 +21,6 @@ from lipcert.core.rules.steps import rule_class
 from lipcert.diagnostics import CODES
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.explain import all_keys, code_pages, core_pages, explain
-from lipcert.settings.settings import ConstraintSpec
 from tests.cli.engine import Engine, install
 from tests.cli.issued import MODEL, call
 from tests.importer.models import model, saved
@@ -37,28 +36,23 @@ run = partial(call, "analyze", "m.onnx")
 
 
 def test_every_option_reaches_the_engine(engine: Engine) -> None:
-    words = (
-        "--loss mse --classes 10 --temperature 2 --label-smoothing 0.1 --label-norm 3 --margin 4 "
-        "--huber-delta 5 --focal-gamma 2 --hkr-weight 6 --cosine-floor 7 --output-reduction sum "
-        "--half --loss-clip 8 --input-norm 9 --input-box -1 1 --scope constraint-set "
-        "--constraint frobenius:3 --bias-norm 2 --trainable a* --trainable b --freeze c "
-        "--group parameter --noise-multiplier 1.5 --allocation optimal --neighbours replace-one "
-        "--reduction mean --batch-size 64 --tier quick --output logits --as-exported"
+    plain = (
+        "loss mse classes 10 temperature 2.0 label-smoothing 0.1 label-norm 3.0 margin 4.0 "
+        "huber-delta 5.0 focal-gamma 2.0 hkr-weight 6.0 cosine-floor 7.0 output-reduction sum "
+        "loss-clip 8.0 input-norm 9.0 scope constraint-set constraint frobenius:3 bias-norm 2.0 "
+        "group parameter noise-multiplier 1.5 allocation optimal neighbours replace-one "
+        "reduction mean batch-size 64 tier quick output logits"
     )
-    assert run(*words.split()).exit_code == 0
+    names, texts = plain.split()[::2], plain.split()[1::2]
+    given = dict(zip(names, texts, strict=True))
+    more = "--half --as-exported --input-box -1 1 --trainable a* --trainable b --freeze c"
+    words = [word for name, text in given.items() for word in (f"--{name}", text)]
+    assert run(*words, *more.split()).exit_code == 0
     settings = engine.settings
-    assert (settings.loss, settings.classes, settings.temperature) == ("mse", 10, 2.0)
-    assert (settings.label_smoothing, settings.label_norm, settings.margin) == (0.1, 3.0, 4.0)
-    assert (settings.huber_delta, settings.focal_gamma, settings.hkr_weight) == (5.0, 2.0, 6.0)
-    assert (settings.cosine_floor, settings.output_reduction) == (7.0, "sum")
-    assert (settings.half, settings.loss_clip, settings.input_norm) == (True, 8.0, 9.0)
-    assert (settings.input_box, settings.scope) == ((-1.0, 1.0), "constraint-set")
-    assert settings.constraint == ConstraintSpec("frobenius", 3.0)
-    assert (settings.bias_norm, settings.trainable, settings.freeze) == (2.0, ("a*", "b"), ("c",))
-    assert (settings.group, settings.noise_multiplier) == ("parameter", 1.5)
-    assert (settings.allocation, settings.neighbours) == ("optimal", "replace-one")
-    assert (settings.reduction, settings.batch_size) == ("mean", 64)
-    assert (settings.tier, settings.output, settings.as_exported) == ("quick", "logits", True)
+    found = {name: str(getattr(settings, name.replace("-", "_"))) for name in given}
+    assert found == given
+    assert (settings.half, settings.as_exported, settings.input_box) == (True, True, (-1.0, 1.0))
+    assert (settings.trainable, settings.freeze) == (("a*", "b"), ("c",))
     assert engine.loaded_under is engine.settings
 
 

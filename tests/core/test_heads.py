@@ -94,10 +94,6 @@ def _last(derived: Derived) -> str:
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (0.5, 3.0)])
 def test_bounds_of_linear_heads_are_attained(weights: tuple[float, float]) -> None:
-    attained(weights)
-
-
-def attained(weights: tuple[float, float]) -> None:
     """One example gives each part its longest gradient: w·√n·‖x‖ by a matrix of n rows."""
     proto = network({"a": "vector", "b": "vector"}, np.random.default_rng(0), relu=False)
     parts = [part("a", "mae", weights[0]), part("b", "mae", weights[1])]

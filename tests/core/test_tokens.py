@@ -260,13 +260,7 @@ def test_an_ascent_within_many_random_models_finds_no_larger_gradient() -> None:
 
 @pytest.mark.parametrize(("reduction", "expected"), [("sum", 9.0), ("mean", 1.0)])
 @pytest.mark.parametrize("axis", ["last", "first"])
-def test_a_bound_is_attained_where_ids_and_labels_are_equal(
-    reduction: str, expected: float, axis: str
-) -> None:
-    attained(reduction, expected, axis)
-
-
-def attained(reduction: str, expected: float, axis: str) -> None:
+def test_equal_ids_attain(reduction: str, expected: float, axis: str) -> None:
     """Nine tokens read one row of the table, and −1 at one entry of it comes from each."""
     nodes = [node("Gather", "t x", "e"), node("Identity", "e")]
     if axis == "first":
@@ -282,11 +276,7 @@ def attained(reduction: str, expected: float, axis: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nll", "cross-entropy"])
-def test_what_enters_a_head_is_attained_where_its_scores_are_far_apart(kind: str) -> None:
-    at_a_head(kind)
-
-
-def at_a_head(kind: str) -> None:
+def test_a_head_is_attained(kind: str) -> None:
     """p − e_y at each of four tokens is e_0 − e_1; back through rows r_j of a head: r_0 − r_1."""
     head = np.array([[3.0, 0.0], [0.0, 4.0]])
     nodes = [node("Gather", "t x", "e"), node("MatMul", "e w", "h")]
@@ -299,11 +289,7 @@ def at_a_head(kind: str) -> None:
     assert found.gradients["t"] == pytest.approx(4 * 5.0 / temperature, rel=1e-6)
 
 
-def test_what_enters_a_logarithm_is_attained_where_its_scores_are_far_apart() -> None:
-    at_a_logarithm()
-
-
-def at_a_logarithm() -> None:
+def test_a_logarithm_is_attained() -> None:
     """Four tokens read one row, whose first score is far above: p − e_1 is e_0 − e_1 for each."""
     nodes = [node("Gather", "t x", "e"), node("LogSoftmax", "e", axis=-1)]
     proto = of_numbers(model(nodes, ["N", 4], {"t": np.array([[100.0, -100.0]])}))
@@ -313,10 +299,6 @@ def at_a_logarithm() -> None:
 
 
 def test_scores_of_all_tokens_are_looked_at() -> None:
-    scores_apart()
-
-
-def scores_apart() -> None:
     """Of the tokens one has scores far apart, and the longest gradient."""
     loss = make_loss("cross-entropy", per_token="sum")
     low, high = (np.array([[[a, a], [b, b]]]) for a, b in ((0.0, 0.0), (0.0, 50.0)))

@@ -108,10 +108,7 @@ def test_ids_that_are_computed_with_train(network, tmp_path):
     private = private_run(tmp_path / "run", mechanism, network=network, examples=examples)
     train(private)
     private.close()
-    folder = tmp_path / "run"
-    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
-    assert lipcert(["check", *target]).output.startswith("Conditional: all claims")
-    audited(folder)
+    audited(tmp_path / "run")
 
 
 @pytest.mark.sample(1)

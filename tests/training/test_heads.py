@@ -1,6 +1,5 @@
 """A network with a classifier and a regressor: from the module to an audited private run."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from lipcert.errors import LipCertError, UsageError
 from lipcert.training import BackpropClipping, Clipless, GradientClipping, Private
 from lipcert.training.mechanisms import Loss, TrainingMechanism
 from tests.commands import lipcert as run_lipcert
-from tests.training.runs import private_run
+from tests.training.runs import audited, private_run
 
 DOMAIN: dict[str, Any] = {"input_box": (0.0, 0.25)}
 LOSS = Loss({"cls": "cross-entropy", "reg": "mse"}, label_norm=1.0, weight={"reg": 0.5})
@@ -158,15 +157,10 @@ def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path: Path) -> None
     examples = Examples()
     labels = np.concatenate([examples.classes[:, None].double(), examples.numbers.double()], axis=1)
     np.savez(tmp_path / "data.npz", x=examples.x.numpy(), y=labels)
-    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
-    config = ["--config", str(folder / "lipcert.toml")]
-    for words, verdict in [
-        (["check", *target], "conditional"),
-        (["audit", *target, "--trace", str(folder / "trace")], "pass"),
-        (["audit", str(trained), *config, "--data", str(tmp_path / "data.npz")], "pass"),
-    ]:
-        done = run_lipcert([*words, "--format", "json"])
-        assert json.loads(done.stdout)["verdict"] == verdict, done.output[:2000]
+    audited(folder)
+    words = ["--config", str(folder / "lipcert.toml"), "--data", str(tmp_path / "data.npz")]
+    done = run_lipcert(["audit", str(trained), *words])
+    assert done.exit_code == 0, done.output
 
 
 def test_outputs_that_have_no_loss_are_refused_by_name() -> None:

@@ -23,6 +23,7 @@ from lipcert.training.ledger import (
     read_ledger,
     spending_line,
 )
+from tests.commands import in_child
 
 KILLS = 8
 ROOT = Path(__file__).resolve().parents[2]
@@ -267,17 +268,7 @@ def test_only_one_process_holds_it(path: Path) -> None:
     with Ledger(header(), path):
         with pytest.raises(UsageError, match="held by another process, or by a run of this one"):
             Ledger(header(), path)
-        told, tell = os.pipe()
-        if os.fork() == 0:
-            try:
-                Ledger(header(), path)
-            except UsageError as error:
-                os.write(tell, str(error).encode())
-            os._exit(0)
-        assert b"held by another process" in os.read(told, 500)
-        os.wait()
-        os.close(told)
-        os.close(tell)
+        assert "held by another process" in in_child(lambda: Ledger(header(), path))
     Ledger(header(), path).close()
 
 
@@ -285,25 +276,13 @@ def test_forked_workers_neither_hold_nor_spend(path: Path) -> None:
     """A worker that outlives a parent that was killed must not keep the ledger locked."""
     ledger = Ledger(header(), path)
     ledger.spend()
-    leave, stay = os.pipe()
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            ledger.spend()
-            os.write(tell, b"spent")
-        except UsageError as error:
-            os.write(tell, str(error).encode())
-        os.read(leave, 1)
-        os._exit(0)
-    assert b"from which it was forked" in os.read(told, 500)
-    assert ledger.spend() == 1
-    ledger.close()
-    Ledger(header(), path).close()  # while the child lives
-    os.write(stay, b".")
-    os.waitpid(child, 0)
-    for end in (leave, stay, told, tell):
-        os.close(end)
+
+    def ended() -> None:
+        assert ledger.spend() == 1
+        ledger.close()
+        Ledger(header(), path).close()
+
+    assert "from which it was forked" in in_child(ledger.spend, meanwhile=ended)
     assert Ledger(header(), path).releases == 2
 
 

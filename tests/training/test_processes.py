@@ -2,10 +2,8 @@
 
 import copy
 import io
-import os
 import pickle
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +11,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lipcert.errors import LipCertError, UsageError
+from lipcert.errors import UsageError
 from lipcert.training import Private
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.sampling import Sampler
+from tests.commands import in_child
 from tests.training.runs import BATCH, data, private_run, train
-
-
-def in_child(work: Callable[[], object]) -> str:
-    """What it ends with in a forked process: the reason why it stopped, or how far it came."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(tell, repr(work()).encode())
-        except LipCertError as error:
-            os.write(tell, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(tell)
-    with os.fdopen(told) as pipe:
-        found = pipe.read()
-    os.waitpid(child, 0)
-    return found
 
 
 def stepped(private: Private) -> object:

@@ -1,6 +1,5 @@
 """A causal language model with a tied head: from the module to an audited private run."""
 
-import json
 import math
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.training import BackpropClipping, Clipless, GradientClipping, Private
 from lipcert.training.layers import AddBias
 from lipcert.training.mechanisms import Loss, TrainingMechanism
-from tests.commands import lipcert as run_lipcert
-from tests.training.runs import private_run
+from tests.training.runs import audited, private_run
 
 VOCABULARY, LENGTH, WIDTH, HEADS = 12, 6, 8, 2
 LOSS = Loss("cross-entropy", per_token="mean")
@@ -128,14 +126,7 @@ def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path: Path) -> None
         for _, (x, y) in zip(range(3), run.loader, strict=False):
             run.step(x, y)
         assert model.head.weight is model.embed.weight
-    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
-    for words, verdict in [
-        (["check", *target], "conditional"),
-        (["audit", *target, "--trace", str(folder / "trace")], expected),
-    ]:
-        done = run_lipcert([*words, "--format", "json"])
-        found = json.loads(done.stdout)
-        assert found["verdict"] == verdict, done.output[:2000]
+    found = audited(folder, expected)
     assert all(item["verdict"] in {"pass", "inconclusive"} for item in found["checks"])
     assert not any(item["violations"] for item in found["groups"])
 

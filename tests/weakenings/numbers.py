@@ -10,7 +10,7 @@ from tests.weakenings import line_oracles, oracles
 from tests.weakenings.mutation import Kill, Mutation, by, by_seeds
 
 ATTAINED = test_attained.test_gradient_norm_is_bounded_and_attained
-HEADS = Kill.of(test_heads.attained, (0.5, 3.0))
+HEADS = Kill.of(test_heads.test_bounds_of_linear_heads_are_attained, (0.5, 3.0))
 CASES = {case.name: case for case in test_attained.CASES}
 
 
@@ -50,19 +50,19 @@ LOSSES = [
     Mutation("rules.broadcasting:scaled", "multiply_up(cotangent.norm, factor)",
         "cotangent.norm", HEADS),
     by("losses.tokens:token_cotangent", "multiply_up(root_up(scores.tokens), each.norm)",
-        "each.norm", test_tokens.attained, "sum", 9.0, "last"),
+        "each.norm", test_tokens.test_equal_ids_attain, "sum", 9.0, "last"),
     by("losses.tokens:token_share", 'loss.per_token == "mean"', "loss.per_token",
-        test_tokens.attained, "sum", 9.0, "first"),
+        test_tokens.test_equal_ids_attain, "sum", 9.0, "first"),
     by("losses.tokens:token_cotangent", "scaled(each, divide_up(1.0, divisor))",
-        "scaled(each, 0.9 / divisor)", test_tokens.at_a_head, "cross-entropy"),
+        "scaled(each, 0.9 / divisor)", test_tokens.test_a_head_is_attained, "cross-entropy"),
     by("losses.tokens:token_cotangent", "np.max(box.hi)", "np.min(box.hi)",
-        test_tokens.scores_apart),
+        test_tokens.test_scores_of_all_tokens_are_looked_at),
     by("losses.tokens:scores_of", 'loss.class_axis == "last"', 'loss.class_axis == "first"',
-        test_tokens.attained, "sum", 9.0, "first"),
+        test_tokens.test_equal_ids_attain, "sum", 9.0, "first"),
     by("rules.dense:DenseRule.pulled", "multiply_up(copies, pair_norm(weight, hull))",
-        "pair_norm(weight, hull)", test_tokens.at_a_head, "cross-entropy"),
+        "pair_norm(weight, hull)", test_tokens.test_a_head_is_attained, "cross-entropy"),
     by("rules.softmax:SoftmaxRule._of_slices", "multiply_up(root_up(slices), own.norm)", "own.norm",
-        test_tokens.at_a_logarithm),
+        test_tokens.test_a_logarithm_is_attained),
     Mutation("losses.joint:Joint.of_outputs",
         "sqrt_up(sum((Fraction(part.norm) ** 2 for part in found), Fraction(0)))",
         "max(part.norm for part in found)", HEADS),

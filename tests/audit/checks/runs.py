@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,6 +20,7 @@ from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.audit.trace.records import Step
 from lipcert.gradient_stats.examples import Readable
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import ConstraintSpec, Settings
@@ -220,6 +222,24 @@ def only(checked: Checked, name: str) -> CheckReport:
     """The one failing report of a name."""
     (report,) = [r for r in checked.reports if r.name == name and r.verdict is not Verdict.PASS]
     return report
+
+
+def check_applied(steps: list[Step], network: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Applied is the gradient of the recorded examples at the recorded weights, of which the first
+    steps have each once."""
+    for step in steps:
+        before = step.weights_before.tensors()
+        network.load_state_dict({name: torch.tensor(item) for name, item in before.items()})
+        network.zero_grad()
+        for batch in step.batches:
+            loss = functional.cross_entropy(network(x[batch.index]), y[batch.index])
+            assert batch.loss == pytest.approx(loss.item(), rel=1e-5)
+            (loss / len(step.batches)).backward()
+        applied = step.gradients.applied.tensors()
+        for name, parameter in network.named_parameters():
+            assert applied[name] == pytest.approx(parameter.grad.numpy(), abs=1e-6)
+    index = np.concatenate([batch.index for step in steps for batch in step.batches])
+    assert np.array_equal(np.sort(index[: len(x)]), np.arange(len(x)))
 
 
 def recorded_of(trace: Trace, graph: Graph, data: Readable | None = None) -> RecordedRun:

@@ -15,6 +15,7 @@ from lipcert.audit.trace.records import Resume, Start
 from lipcert.audit.trace.spelling import FaultKind, TraceError
 from lipcert.errors import UsageError
 from tests.audit.trace.made import made, opened, step
+from tests.commands import in_child
 
 KILLS = 12
 CHILD = """
@@ -99,25 +100,14 @@ def test_forked_workers_neither_hold_nor_write(tmp_path: Path) -> None:
     """A worker that outlives a parent that was killed must not keep the trace locked."""
     writer = opened(tmp_path / "t")
     writer.append(step(writer, 0))
-    leave, stay = os.pipe()
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            writer.append(step(writer, 1))
-            os.write(tell, b"written")
-        except UsageError as error:
-            os.write(tell, str(error).encode())
-        os.read(leave, 1)
-        os._exit(0)
-    assert b"held by the parent process" in os.read(told, 500)
-    writer.append(step(writer, 1))
-    writer.close()
-    opened(tmp_path / "t").close()  # while the child lives
-    os.write(stay, b".")
-    os.waitpid(child, 0)
-    for end in (leave, stay, told, tell):
-        os.close(end)
+
+    def ended() -> None:
+        writer.append(step(writer, 1))
+        writer.close()
+        opened(tmp_path / "t").close()
+
+    found = in_child(lambda: writer.append(step(writer, 1)), meanwhile=ended)
+    assert "held by the parent process" in found
     assert verify(tmp_path / "t").faults == ()
     assert verify(tmp_path / "t").steps == 2
 
