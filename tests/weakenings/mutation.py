@@ -132,8 +132,9 @@ def found(rule: str) -> FunctionType:
     held: Any = import_module(f"{CORE}.{module}")
     for name in path.split("."):
         held = vars(held)[name]
-    for wrapper in ("fget", "__func__", "func", "__wrapped__"):
+    for wrapper in ("fget", "__func__", "func"):
         held = getattr(held, wrapper, held) if not isinstance(held, FunctionType) else held
+    held = inspect.unwrap(held)
     if not isinstance(held, FunctionType):
         raise TypeError(f"{rule} is no function of Python")
     return held
