@@ -125,6 +125,8 @@ ADAPTIVE = {
 
 
 def test_what_a_trace_has_no_words_for_is_refused(tmp_path: Path) -> None:
+    from opacus.optimizers import FSDPOptimizerFastGradientClipping
+
     model, optimizer, loader = private(**ADAPTIVE)
     with lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder:
         with pytest.raises(UsageError, match="its radius follows from private norms"):
@@ -133,6 +135,9 @@ def test_what_a_trace_has_no_words_for_is_refused(tmp_path: Path) -> None:
             attach_opacus(recorder, optimizer.original_optimizer)
         with pytest.raises(UsageError, match="2 parameters of the optimizer are not of"):
             attach_opacus(recorder, private()[1])
+        optimizer.__class__ = FSDPOptimizerFastGradientClipping
+        with pytest.raises(UsageError, match="parameters are sharded over processes"):
+            attach_opacus(recorder, optimizer)
 
 
 RUNS_OF_RANKS = [run for run in RIGHT_RUNS if run.name in {"none", "ghost clipping", "per layer"}]

@@ -136,11 +136,12 @@ def test_a_bound_is_judged_in_float64_to_a_millionth(share: float, violations: i
     """Near a bound float32 cannot tell, and the example is looked at again."""
     wanted, data = claims("digits_mlp"), examples("digits_mlp")
     name = wanted.groups[0].name
-    largest = replayed(wanted, data, Precision.FLOAT64).tallies[Family.GRADIENT][name].max_observed
-    close = with_bound(wanted, share * largest)
+    exact = replayed(wanted, data, Precision.FLOAT64).tallies[Family.GRADIENT][name]
+    close = with_bound(wanted, share * exact.max_observed)
     found = replayed(close, data).tallies[Family.GRADIENT][name]
     assert (found.violations, found.undecided) == (violations, 0)
     assert found.recomputed >= 1
+    assert found.worst == exact.worst
 
 
 def test_what_overflows_is_looked_at_again() -> None:

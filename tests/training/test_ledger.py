@@ -131,6 +131,15 @@ def test_going_on(path: Path) -> None:
     ledger.close()
 
 
+def test_a_shuffled_epoch_that_was_interrupted_is_spent(path: Path) -> None:
+    """Three epochs of 7 batches, the last of them short; a third epoch is not begun anew."""
+    given = {"sampling": Sampling.SHUFFLE, "batch_size": 150, "epochs": 3.0}
+    spent(path, 9, **given)
+    with Ledger(header(**given), path) as ledger:
+        assert (ledger.releases, ledger.left) == (14, 7)
+        assert ledger.epsilon() == epsilon(replace(header(**given).plan, epochs=2.0), 1.1)
+
+
 @pytest.mark.parametrize("ahead", [1, 4, 100])
 def test_what_was_counted_ahead_is_given_back_at_the_end(path: Path, ahead: int) -> None:
     for round_ in range(3):

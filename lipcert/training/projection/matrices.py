@@ -39,7 +39,7 @@ _EXPLICIT: Final = 2**20  # multiplications for which a map is always written ou
 _WORTH: Final = 4  # how many times the work by frequencies its border effects are worth
 _ENTRIES: Final = 2**19  # of a map that is written out
 _SAMPLES: Final = 16  # per degree of the symbol: costs 0.5 % of the norm per axis
-_LEFT: Final = 0.9903926402016152  # cos²(π/2·_SAMPLES), rounded down
+_LEFT: Final = 0.9903926402016152  # cos²(π / (2·_SAMPLES)), rounded down
 
 
 def gamma(terms: int) -> float:

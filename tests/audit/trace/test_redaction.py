@@ -78,6 +78,15 @@ def test_equal_indices_and_states_stay_equal(tmp_path: Path) -> None:
     assert len(set(pairs)) < len(pairs)
 
 
+def test_keys_are_new_every_time(tmp_path: Path) -> None:
+    folder, tags = made(tmp_path / "t", 1), []
+    for name in "ab":
+        redact(folder, tmp_path / name)
+        (found,) = read_trace(tmp_path / name).steps()
+        tags.append({*found.batches[0].tags})
+    assert tags[0].isdisjoint(tags[1])
+
+
 def test_a_redacted_trace_can_be_redacted(tmp_path: Path) -> None:
     folder = made(tmp_path / "t", 1)
     redact(folder, tmp_path / "a", keep_weights=True)

@@ -81,6 +81,7 @@ PLACES = {
     "sliced": np.arange(12).reshape(3, 4)[1:, ::2],
     "repeated": np.broadcast_to(np.arange(12).reshape(3, 4)[:, :1], (3, 5)),
     "flipped": np.arange(12).reshape(3, 4)[::-1],
+    "no grid but for its first steps": np.array([[0, 1], [2, 5]]),
     "gathered": np.array([[3, 1], [0, 0], [11, 7]]),
     "padded": np.pad(np.arange(12).reshape(3, 4), 1, constant_values=-1),
     "only padding": np.full((2, 2), -1),
