@@ -384,3 +384,17 @@ def test_a_tensor_may_be_frozen_at_first(tmp_path: Path) -> None:
 
     report = audited("gradient", edit, tmp_path / "run")
     assert report.verdict is Verdict.PASS, report.reasons
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_a_share_of_the_gradient_is_no_change_of_the_noised_one(
+    share: float, tmp_path: Path
+) -> None:
+    def change(x: np.ndarray, c: np.ndarray) -> np.ndarray:
+        return x + share * c if share else np.where(abs(x) == abs(x).max(), x, 0.0)
+
+    edit = applies(lambda part: {n: change(x, part.clean[n]) for n, x in part.noised.items()})
+    report = audited("gradient", edit, tmp_path / "run")
+    verdict = Verdict.VIOLATION if share else Verdict.INCONCLUSIVE
+    assert verdict in {check.verdict for check in report.checks if check.name == "release"}
+    assert report.verdict is verdict

@@ -20,9 +20,10 @@ not show what determines it. Numbers that follow a private one are a violation: 
 line, up to 2^-18 of their range, with at most the probability p^(T−2) by chance, p = 2^-10 for
 different real x; for numbers of examples, if these are random, it is that of the likeliest, at most
 0.43 over their deviation (Herzog, 1947). These comparisons share one `OF_EACH`. Other false alarms:
-none, unless the run changes gradients after the noise in another way (a clip of entries, a weight
-decay), which is harmless, and cannot be distinguished from a release without noise: so a difference
-is a violation only if a is closer to the clean gradient than to the noised one.
+none, unless the run changes gradients after the noise in another way (a clip of entries, a mean
+over steps), which is harmless: so a difference is a violation only if a is αn + βc, c the clean
+gradient, for numbers α and β ≠ 0, up to rounding. What is computed from n alone is that only by
+coincidence, if entries of c have more than three magnitudes (signs have one, a single entry two).
 """
 
 import math
@@ -55,6 +56,7 @@ _MODE: Final = 0.43
 _COINCIDENCE: Final = -10.0 * math.log(2.0)
 """ln of the probability p that a further point lies on a line by chance."""
 _ROUNDINGS: Final = 8.0
+_MAGNITUDES: Final = 3
 _AS_ONE: Final = 2.0**-18
 _CLIPPED: Final = 2.0**-10
 _Tensors = Mapping[str, npt.NDArray[Any]]
@@ -219,8 +221,9 @@ def _faults(
         off, length = norm_of(a - factor * n), norm_of(a)
         if off <= _ROUNDINGS * unit * length:
             continue
-        plain = name in clean and _distance(a, exact(clean[name])) < _distance(a, n)
-        what = "the gradient without its noise" if plain else "a gradient other than the noised one"
+        plain = name in clean and _shows(exact(clean[name]), a, n, _ROUNDINGS * unit)
+        what = "the gradient, or a share of it, without its noise"
+        what = what if plain else "a gradient other than the noised one"
         yield _CHECK.failed(
             f"{run.name(step)}, {name}: the optimizer applied {what}",
             f"{run.name(step)}, {name}",
@@ -247,10 +250,15 @@ def _never_noised(
         )
 
 
-def _distance(a: FloatArray, b: FloatArray) -> float:
-    """Return the distance from a to the closest positive multiple of b."""
-    square = float(np.vdot(b, b))
-    return norm_of(a - max(0.0, float(np.vdot(a, b)) / square if square else 0.0) * b)
+def _shows(clean: FloatArray, applied: FloatArray, noised: FloatArray, share: float) -> bool:
+    """Whether what was applied is αn + βc, β ≠ 0, up to this share of both parts."""
+    if len(np.unique(np.abs(clean))) <= _MAGNITUDES:
+        return False
+    parts = np.stack([noised.ravel(), clean.ravel()], axis=1)
+    factors = np.linalg.lstsq(parts, applied.ravel())[0]
+    own, other = np.abs(factors) * np.linalg.norm(parts, axis=0)
+    rest = norm_of(applied.ravel() - parts @ factors)
+    return bool(rest <= share * (own + other) < other)
 
 
 def _factor(pairs: _Pairs) -> float:
