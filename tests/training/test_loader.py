@@ -23,12 +23,12 @@ from torch.utils.data import (
 )
 
 from lipcert.errors import UsageError
-from lipcert.privacy.noise import Neighbouring
-from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.privacy.plan import Sampling
 from lipcert.process import progress
 from lipcert.process.progress import ProgressReport
 from lipcert.training.loader import PrivateLoader, empty_batch, examples_in, split
 from lipcert.training.sampling import Sampler
+from tests.training.test_sampling import plan
 
 Pair = namedtuple("Pair", "x y")
 
@@ -60,20 +60,6 @@ class Numbers(Dataset):
         return torch.full((2, 3), float(place)), place
 
 
-def plan(
-    count: int, batch: int, sampling: Sampling = Sampling.POISSON, steps: int = 9
-) -> TrainingPlan:
-    replaced = sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
-    return TrainingPlan(
-        dataset_size=count,
-        sampling=sampling,
-        delta=1e-5,
-        batch_size=batch,
-        steps=steps,
-        neighbours=Neighbouring.REPLACE_ONE if replaced else Neighbouring.ADD_OR_REMOVE_ONE,
-    )
-
-
 def made(
     loader: DataLoader[Any],
     batch: int = 2,
@@ -82,7 +68,7 @@ def made(
     **given: Any,
 ) -> PrivateLoader:
     spent = budget or Spent(9)
-    planned = plan(len(loader.dataset), batch, sampling)
+    planned = plan(sampling, len(loader.dataset), batch)
     sampler = Sampler(planned, 1, first=spent.releases)
     return PrivateLoader(loader, sampler, spent, **given)
 
@@ -93,7 +79,7 @@ def test_a_batch_for_every_release_empty_ones_too(workers: int) -> None:
     budget = Spent(60)
     loader = DataLoader(Numbers(30), batch_size=2, shuffle=True, num_workers=workers)
     private = made(loader, 2, budget, on_batch=told.append)
-    expected = Sampler(plan(30, 2), 1)
+    expected = Sampler(plan(Sampling.POISSON, 30, 2), 1)
     sizes = []
     assert private.index is None
     for x, y in private:
@@ -132,7 +118,7 @@ def test_iterating_again_goes_on(sampling: Sampling) -> None:
     """What was handed out and not released comes again, so that no draw is left out."""
     budget = Spent(20)
     private = made(DataLoader(Numbers(12), batch_size=3), 3, budget, sampling)
-    expected = Sampler(plan(12, 3, sampling), 1)
+    expected = Sampler(plan(sampling, 12, 3), 1)
     seen = []
     while budget.left:
         peeked = next(iter(private))[1].tolist()
@@ -165,11 +151,11 @@ def test_a_batch_is_released_exactly_once() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_failure_loses_no_draw(workers: int) -> None:
     budget = Spent(30)
-    first = Sampler(plan(12, 3), 1).draw().index
+    first = Sampler(plan(Sampling.POISSON, 12, 3), 1).draw().index
     late = next(place for place in range(1, 12) if place not in first)
     loader = DataLoader(Numbers(12, fails_at=late), batch_size=3, num_workers=workers)
     private = made(loader, 3, budget)
-    expected = Sampler(plan(12, 3), 1)
+    expected = Sampler(plan(Sampling.POISSON, 12, 3), 1)
     seen = []
     for attempt in range(2):
         try:
@@ -218,7 +204,7 @@ def test_what_is_refused() -> None:
     data = Numbers(12)
     order = SequentialSampler(data)
     budget = Spent(9)
-    sampler = Sampler(plan(12, 3))
+    sampler = Sampler(plan(Sampling.POISSON, 12, 3))
     for loader, words in (
         (DataLoader(Endless(), batch_size=3), "IterableDataset cannot be drawn by their index"),
         (DataLoader(data, batch_sampler=BatchSampler(order, 3, False)), "a batch_sampler"),

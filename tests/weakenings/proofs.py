@@ -252,7 +252,7 @@ KERNELS = [
         test_kernel_gradients.test_what_else_is_read_or_may_change_is_refused),
     by_seeds("lines.signs:SignPull.evaluate", "differences_at(proof, self.value, self.stop).sizes",
         "differences_at(proof, self.value, self.stop).rests",
-        test_kernel_gradients.no_cotangent_is_longer, IMAGES),
+        test_kernel_gradients.test_of_values),
     by_seeds("forms.signs:_convolved", "end[..., tap]", "end[..., -1 - tap]",
         test_kernel_gradients.test_rows_are_pulled_through_linear_steps),
     by_seeds("forms.signs:_moved", "low[:, sources[inside]], high[:, sources[inside]] =",
