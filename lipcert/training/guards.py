@@ -120,6 +120,8 @@ class _CurrentBatch:
     returned: int = 0
     """Examples whose backward pass has begun."""
     inputs: Tensor | None = None
+    is_open: bool = False
+    """Whether a forward pass has begun whose output is awaited."""
     last: Passing | None = None
 
 
@@ -217,6 +219,7 @@ class StepGuard:
         self._sameness.require(lambda: refuse_active(self._module, _TO_EVAL, masks=masks))
         self._numbers.require(is_still=self.is_still)
         batch.entered += len(x)
+        batch.is_open = True
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
         self._sameness.require_apart(batch.inputs)
         return batch.inputs
@@ -241,6 +244,13 @@ class StepGuard:
         batch = self._batch
         if batch is None or not isinstance(output, Tensor) or not output.dim():
             return output
+        if not batch.is_open:
+            raise UsageError(
+                "training: the output of a forward pass came whose input was not checked: the "
+                "run's hooks before forward() are no longer in the model; clear no hooks while a "
+                "private run is open"
+            )
+        batch.is_open = False
         self._sameness.passed()
         batch.last = Passing(batch, output)
         return batch.last.copied()

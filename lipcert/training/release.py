@@ -170,9 +170,10 @@ class Release:
 
     def __post_init__(self, optimizer: Optimizer, module: nn.Module) -> None:
         self._named = {id(item): name for name, item in module.named_parameters()}
+        before, after = map(torch.compiler.disable, (self._before, self._after))
         self.handles = (
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            optimizer.register_step_pre_hook(before),
+            optimizer.register_step_post_hook(after),
         )
 
     def record_with(self, recorder: Recorder) -> None:

@@ -43,10 +43,12 @@ class Lying(Small):
 
 
 class HookInside(Small):
+    """Its hook lets short gradients pass unchanged."""
+
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.hidden(x)
         if hidden.requires_grad and self.training:
-            hidden.register_hook(lambda g: 10.0 * g)
+            hidden.register_hook(lambda g: 10.0 * g if g.norm() > 1e-3 else g)
         logits: Tensor = self.head(hidden.relu())
         return logits
 
@@ -245,6 +247,7 @@ MISUSES = {
                       + BACKWARD + "new.grad = torch.ones(3)" + STEP, "did not exist"),
     "labels outside": ("criterion(model(x), y + 3)", "is not a class from 0 to 2"),
     "inputs outside": ("model(2.0 * x)", "outside the declared input domain"),
+    "no hooks": ("model._forward_pre_hooks.clear(); model(50.0 * x)", "input was not checked"),
     "poisoned input": ("model(torch.full_like(x, torch.nan))", "NaN or infinity"),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ MECHANISMS: dict[str, TrainingMechanism] = {
 }
 
 
-def compiled(module: nn.Module) -> Any:
+def compiled(module: Callable[..., Any]) -> Any:
     return torch.compile(module, backend="aot_eager")
 
 
@@ -44,6 +44,11 @@ def part(private: Private) -> nn.Module:
     return private.model
 
 
+def steps(private: Private) -> nn.Module:
+    private.optimizer.step = compiled(private.optimizer.step)  # type: ignore[method-assign]
+    return private.model
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Model]] = {
     "plain": (Small, lambda private: private.model),
     "before": (lambda: compiled(Small()), lambda private: private.model),
@@ -51,6 +56,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Model]] = {
     "after": (Small, lambda private: compiled(private.model)),
     "after, in place": (Small, lambda private: in_place(private.model)),
     "a part": (Small, part),
+    "the optimizer's steps": (Small, steps),
 }
 
 
