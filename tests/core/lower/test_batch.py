@@ -19,22 +19,35 @@ def filled(number, dtype):
 
 HOSTILE = {
     "mean over the batch": ([node("ReduceMean", "x", axes=[0])], "N 4", {}),
+    "mean over everything": ([node("ReduceMean", "x", keepdims=1)], "N 4", {}),
+    "mean from the end": ([node("ReduceMean", "x", axes=[-2])], "N 4", {}),
     "empty axes": ([node("ReduceSum", "x axes")], "N 4", {"axes": np.zeros(0, int)}),
+    "maximum over the batch": ([node("ReduceMax", "x", axes=[0])], "N 4", {}),
     "softmax over the batch": ([node("Softmax", "x", axis=0)], "N 4", {}),
+    "log-softmax over the batch": ([node("LogSoftmax", "x", axis=-2)], "N 4", {}),
     "layer norm over the batch": ([node("LayerNormalization", "x g", axis=0)], "N 4", {"g": W}),
     "sorted batch": ([node("TopK", "x k", "y i", axis=0)], "N 4", {"k": [1]}),
     "gram matrix": ([node("Transpose", "x", "t"), node("MatMul", "x t", "y")], "N 4", {}),
+    "covariance": ([node("Transpose", "x", "t"), node("MatMul", "t x", "y")], "N 4", {}),
     "contracted batch": ([node("Gemm", "w x", "y")], "N 4", {"w": np.ones((1, 1))}),
+    "outer sum": ([node("Transpose", "x", "t"), node("Add", "x t")], "N 1", {}),
     "rows plus column": (
         [node("Reshape", "x m", "r"), node("Add", "x r")], "N 1", {"m": [-1]}),
     "first example only": ([node("Gather", "x zero", "y", axis=0)], "N 4", {"zero": [0]}),
     "shifted batch": (
         [node("Slice", "x a b c", "y")], "N 4", {"a": [1], "b": [2**62], "c": [0]}),
+    "reversed batch": (
+        [node("Slice", "x a b c d", "y")], "N 4",
+        {"a": [-1], "b": [-(2**62)], "c": [0], "d": [-1]}),
     "half of the batch": (
         [*SIZE, node("Div", "n two", "h"), node("Slice", "x o h o", "y")],
         "N 4", {"zero": [0], "two": [2], "o": [0]}),
     "data times batch size": (
         [*SIZE, node("Cast", "n", "f", to=1), node("Mul", "x f")], "N 4", {"zero": 0}),
+    "data over batch size": (
+        [*SIZE, node("Cast", "n", "f", to=1), node("Div", "x f")], "N 4", {"zero": 0}),
+    "power of the batch size": (
+        [*SIZE, node("Cast", "n", "f", to=1), node("Pow", "x f")], "N 4", {"zero": 0}),
     "limit from the batch size": (
         [*SIZE, node("Cast", "n", "f", to=1), node("Clip", "x - f")], "N 4", {"zero": 0}),
     "chosen by the batch size": (
@@ -52,19 +65,25 @@ HOSTILE = {
         "N 4", {"zero": [0], "o": [0]}),
     "padded batch": ([node("Pad", "x p", "y")], "N 4", {"p": [1, 0, 0, 0]}),
     "pairs": ([node("Reshape", "x m", "y")], "N 4", {"m": [-1, 8]}),
+    "pairs side by side": ([node("Reshape", "x m", "y")], "N 4", {"m": [2, -1]}),
     "all in one row": (
         [node("Reshape", "x m", "r"), node("ReduceSum", "r", "y", keepdims=1)],
         "N 4", {"m": [1, -1]}),
+    "row softmax": (
+        [node("Reshape", "x m", "r"), node("Softmax", "r", axis=1)], "N 4", {"m": [1, -1]}),
     "a row of examples and channels": (
         [node("Reshape", "x m", "r"), node("InstanceNormalization", "r g h")],
         "N 4 3", {"m": [1, 4, -1], "g": np.ones(4), "h": np.zeros(4)}),
     "reshaped to a fixed size": ([node("Reshape", "x m", "y")], "N 4", {"m": [1, 4]}),
+    "repeated batch": ([node("Tile", "x m", "y")], "N 4", {"m": [2, 1]}),
     "repeated by the batch": (
         [*SIZE, node("Concat", "one n", "m", axis=0), node("Tile", "x m", "y")],
         "N 4", {"zero": [0], "one": [1]}),
     "stretched by the batch": (
         [*SIZE, node("Concat", "n n one", "m", axis=0), node("Expand", "x m", "y")],
         "N 1", {"zero": [0], "one": [1]}),
+    "doubled batch": ([node("Concat", "x x", axis=0)], "N 4", {}),
+    "other constant for every example": ([node("Add", "x c")], "N 4", {"c": np.ones((2, 4))}),
     "resized batch": (
         [node("Resize", "x - m", mode="nearest")], "N 1 4 4", {"m": [2.0, 1.0, 1.0, 1.0]}),
     "batch as channels": (
@@ -105,6 +124,10 @@ HOSTILE = {
         [*SIZE, node("Cast", "n", "b", to=2), node("Cast", "b", "m", to=7),
          node("Range", "o m one", "r"), node("Gather", "x r", "g"), node("Add", "x g")],
         "N 4", {"zero": 0, "o": 0, "one": 1}),
+    "batch sizes that wrap around": (
+        [*SIZE, node("Mul", "n d", "b"), node("Div", "b d", "m"),
+         node("Range", "o m one", "r"), node("Gather", "x r", "g"), node("Add", "x g")],
+        "N 4", {"zero": 0, "o": 0, "one": 1, "d": 2**62}),
     "batch sizes that wrap around in int32": (
         [*SIZE, node("Mul", "n d", "b"), node("Cast", "b", "i", to=6), node("Cast", "i", "l", to=7),
          node("Div", "l d", "m"), node("Range", "o m one", "r"), node("Gather", "x r", "g"),
@@ -141,6 +164,13 @@ HOSTILE = {
          node("Concat", "a b", "c", axis=0), node("Slice", "c zero five", "p"),
          node("ReduceSum", "p", "k"), node("Mul", "x k")],
         "N 4", {"zero": [0], "five": [5], "u": [1.0]}),
+    "the first four of zeros and a one": (
+        [*SIZE, node("Expand", "u n", "a"), node("Sub", "a u", "b"),
+         node("Concat", "b u", "c", axis=0), node("Slice", "c zero four", "p"), node("Mul", "x p")],
+        "N 4", {"zero": [0], "four": [4], "u": [1.0]}),
+    "batch resized by less than a place": (
+        [node("Resize", "x - m", mode="nearest", coordinate_transformation_mode="asymmetric",
+              nearest_mode="floor")], "N 4", {"m": [1.02, 1.0]}),
     "batch moved by half a place": (
         [node("Resize", "x - m", mode="nearest", nearest_mode="ceil",
               coordinate_transformation_mode="tf_half_pixel_for_nn")], "N 4", {"m": [1.0, 1.0]}),

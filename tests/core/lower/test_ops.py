@@ -104,11 +104,20 @@ CASES = {
         {"ones": [1, 1], "c": r(2, 4, 5), "d": r(2, 1, 3), "flat": [-1, 3, 4],
          "back": [-1, 2, 1, 5]}, 15),
     "gemm data bias": ([node("Gemm", "x w x")], ["N", 4], {"w": r(4, 4)}, 13),
+    "conv": (
+        [node("Conv", "x w b", pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2], group=2)], I4,
+         {"w": r(6, 2, 3, 2), "b": r(6)}, 11),
     "conv of every second entry": (
         [node("Conv", "x w", auto_pad="SAME_UPPER", strides=[2, 2])], I4, {"w": r(2, 4, 1, 1)}, 11),
+    "transposed": (
+        [node("ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 0, 1], output_padding=[1, 2],
+         dilations=[2, 1], group=2)], I4, {"w": r(4, 3, 3, 2), "b": r(6)}, 11),
     "transposed to a size": (
         [node("ConvTranspose", "x w", strides=[2, 3], output_shape=[11, 17])], I4,
         {"w": r(4, 3, 3, 2)}, 11),
+    "average pool counting": (
+        [node("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)],
+         I4, {}, 11),
     "average pool counting beyond the rim": (
         [node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 1],
               ceil_mode=1, count_include_pad=1)],
@@ -118,6 +127,10 @@ CASES = {
               ceil_mode=1)], I4, {}, 12),
     "conv of nothing but padding": (
         [node("Conv", "x w b", pads=[3, 0, 4, 5])], I4, {"w": r(2, 4, 3, 3), "b": r(2)}, 11),
+    "sum of squares": ([node("ReduceSumSquare", "x", axes=[3])], I4, {}, 13),
+    "sum of squares over nothing": (
+        [node("ReduceSumSquare", "x", noop_with_empty_axes=1)], I4, {}, 18),
+    "larger constant": ([node("Mul", "x c")], ["N", 1, 4], {"c": r(3, 4)}, 13),
     "where of a larger constant": (
         [node("Where", "m x c")], ["N", 1, 4], {"m": np.array(True), "c": r(3, 4)}, 16),
     "where of larger infinities": (
@@ -126,9 +139,12 @@ CASES = {
     "where of infinities first": (
         [node("Where", "m c x")], ["N", 1, 4], {"m": np.array([[False]]), "c": np.full((3, 4),
          -np.inf)}, 16),
+    "power of a number": ([node("Pow", "c x")], I4, {"c": 1.7}, 13),
     "clip at a limit that is none": (
         [node("Constant", "", "b", value_float=float("inf")), node("Clip", "x a b")], I4,
         {"a": 0.1}, 13),
+    "gelu": ([node("Gelu", "x")], I4, {}, 20),
+    "gelu tanh": ([node("Gelu", "x", approximate="tanh")], I4, {}, 20),
     "constants computed": (
         [node("Mul", "w two", "v"), node("Transpose", "v", "u"), node("Sqrt", "q", "s"),
          node("Div", "u s", "t"), node("MatMul", "x t")],
@@ -229,6 +245,8 @@ REFUSED = {
          node("Transpose", "w", "w_", perm=[1, 0]), node("Reshape", "w_ back", "b"),
          node("Transpose", "b", "y", perm=[1, 0, 2])], ["N", 2, 3],
         {"rows": [-1, 3], "back": [2, -1, 3], "at": [[0], [1], [2]]}, 16),
+    "written into other examples": (
+        [node("ScatterND", "x at x")], ["N", 4], {"at": [[0]]}, 17),
     "second output": ([node("MaxPool", "x", "z y", kernel_shape=[2])], ["N", 1, 4], {}, 17),
     "no dependence": ([node("Relu", "c")], ["N", 4], {"c": r(3)}, 17),
     "symbolic size behind the batch": ([node("Relu", "x")], ["N", "C"], {}, 17),
@@ -240,6 +258,7 @@ REFUSED = {
     "infinite weight": ([node("Mul", "x c")], ["N", 1], {"c": np.inf}, 17),
     "not a number": ([node("Mul", "x c")], ["N", 1], {"c": np.nan}, 17),
     "limits in the wrong order": ([node("Clip", "x a b")], ["N", 4], {"a": 1.0, "b": 0.0}, 17),
+    "resize of the batch": ([node("Resize", "x - s")], I4, {"s": [2.0, 1.0, 1.0, 1.0]}, 13),
     "resize by a size that rounding decides": (
         [node("Resize", "x - s")], ["N", 1, 1, 10], {"s": [1.0, 1.0, 1.0, 0.7]}, 13),
     "resize of a region": (
@@ -251,8 +270,14 @@ REFUSED = {
     "dilated pool of automatic padding": (
         [node("MaxPool", "x", kernel_shape=[3, 3], dilations=[1, 2], auto_pad="SAME_UPPER")], I4,
         {}, 12),
+    "dilated average of automatic padding": (
+        [node("AveragePool", "x", kernel_shape=[3, 3], dilations=[2, 1], auto_pad="SAME_LOWER")],
+        I4, {}, 19),
     "conv that leaves entries out": (
         [node("Conv", "x w", auto_pad="SAME_UPPER", strides=[3, 1])], I4, {"w": r(2, 4, 1, 1)}, 11),
+    "average that leaves entries out": (
+        [node("AveragePool", "x", kernel_shape=[1, 1], auto_pad="SAME_LOWER", strides=[1, 4])],
+        ["N", 1, 4, 8], {}, 11),
     "negative pads of a conv": (
         [node("Conv", "x w", pads=[-1, 0, 0, 0])], I4, {"w": r(2, 4, 3, 3)}, 11),
     "weight of other channels": ([node("Conv", "x w")], I4, {"w": r(2, 3, 3, 3)}, 11),
@@ -263,11 +288,16 @@ REFUSED = {
         [node("Range", "a b c", "r"), node("ReduceSum", "r", "s", keepdims=0), node("Mul", "x s")],
         ["N", 4], {"a": -1e-30, "b": 1.0, "c": 0.5}, 17),
     "celu with no width": ([node("Celu", "x", alpha=0.0)], ["N", 4], {}, 12),
+    "celu of negative width": ([node("Celu", "x", alpha=-0.5)], ["N", 4], {}, 12),
     "too large a power": ([node("Pow", "x c")], ["N", 4], {"c": 1e9}, 12),
     "minus the size of the batch": (
         [node("Shape", "x", "s", end=1), node("Mul", "s c", "n"), node("Equal", "n c", "e"),
          node("Where", "e a b", "w"), node("Mul", "x w")], ["N", 4],
         {"c": [-1], "a": [1.0], "b": [3.0]}, 17),
+    "no part of the size of the batch": (
+        [node("Shape", "x", "s", end=1), node("Mul", "s c", "n"), node("Equal", "n c", "e"),
+         node("Where", "e a b", "w"), node("Mul", "x w")], ["N", 4],
+        {"c": [0], "a": [1.0], "b": [3.0]}, 17),
     "huge": ([node("Expand", "x m")], ["N", 1, 1], {"m": [1, 2**20, 2**20]}, 13),
 }  # fmt: skip
 

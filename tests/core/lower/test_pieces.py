@@ -171,8 +171,14 @@ OTHERS = {
     "elu of another slope": (
         [node("Mul", "x third", "h"), *expm1("h"), *next(masks("Greater")),
          *next(joined("x", "e"))], {"elu"}),
+    "elu of a scaled value": (
+        [node("Mul", "x two", "h"), node("Greater", "h zero", "c"), *expm1("h"),
+         node("Where", "c h e")], {"elu"}),
     "celu of half the slope": (
         [node("Mul", "x half", "h"), *expm1("h"), node("Greater", "x zero", "c"),
+         node("Where", "c h e")], {"celu"}),
+    "celu of twice the slope": (
+        [node("Mul", "x two", "h"), *expm1("h"), node("Greater", "x zero", "c"),
          node("Where", "c h e")], {"celu"}),
     "negative elu": (
         [node("Neg", "x", "g"), *expm1("g"), node("Neg", "e", "a"),
@@ -191,6 +197,8 @@ OTHERS = {
         {"softplus"}),
     "the larger one": (
         [node("Neg", "x", "u"), node("Greater", "x u", "c"), node("Where", "c x u")], {}),
+    "the smaller one": (
+        [node("Neg", "x", "u"), node("Less", "x u", "c"), node("Where", "c x u")], {}),
     "three slopes": (
         [node("Mul", "x slope", "a"), node("Mul", "x two", "d0"), node("Sub", "d0 one", "d"),
          node("Greater", "x one", "c"), node("Less", "x zero", "l"), node("Where", "l a x", "w"),
@@ -200,6 +208,7 @@ OTHERS = {
          node("Mul", "q0 half", "q"), node("Sub", "m half", "l"), node("Where", "c q l")],
         {"clip"}),
     "threshold": ([node("Greater", "x half", "c"), node("Where", "c x half")], {"clip"}),
+    "limit": ([node("Less", "half x", "c"), node("Where", "c half x")], {"clip"}),
     "shifted": (
         [node("Sub", "x half", "u"), node("GreaterOrEqual", "u two", "c"),
          node("Where", "c u two")], {"clip"}),
@@ -237,9 +246,12 @@ LONGER = [node("Unsqueeze", "x axis", "u"), node("Greater", "u zero", "c"),
           node("Cast", "c", "m", to=1)]  # fmt: skip
 JUMPING = {
     "elu, another threshold": nearly(t="tiny", before=ELU),
+    "elu, another number taken away": nearly(
+        before=[node("Exp", "x", "e0"), node("Sub", "e0 gamma", "a")]),
     "elu of a shifted value": nearly(
         before=[node("Add", "x tiny", "h"), *expm1("h"), node("Mul", "alpha e", "a")]),
     "elu on the wrong side": nearly("a", "one", before=ELU),
+    "leaky, another threshold": nearly(t="tiny", before=[node("Mul", "x slope", "a")]),
     "leaky with an offset": nearly(
         before=[node("Mul", "x slope", "h"), node("Add", "h tiny", "a")]),
     "prelu, another threshold": nearly(t="tiny", before=[node("Mul", "x slopes", "a")]),
@@ -267,6 +279,7 @@ JUMPING = {
     "whole numbers": [
         node("Greater", "x zero", "c"), node("Cast", "x", "i", to=6), node("Cast", "i", "f", to=1),
         node("Where", "c x f")],
+    "softplus of something else": [node("Neg", "x", "q"), *guarded("q")],
     "soft threshold, another offset": [
         node("Abs", "x", "a"), node("Greater", "a half", "c"), node("Cast", "c", "m", to=1),
         node("Sign", "x", "s"), node("Mul", "third s", "h"), node("Sub", "x h", "d"),
@@ -274,9 +287,11 @@ JUMPING = {
     "a negative threshold": [
         node("Abs", "x", "a"), node("Greater", "a minus", "c"), node("Sign", "x", "s"),
         node("Mul", "s minus", "h"), node("Sub", "x h", "d"), node("Where", "c d zero")],
+    "another limit": [node("Greater", "x half", "c"), node("Where", "c x zero")],
     "a step beside a guard": [
         node("Greater", "x zero", "c"), node("Where", "c x zero", "r"),
         node("Cast", "c", "f", to=1), node("Add", "r f")],
+    "a larger guard": [node("IsNaN", "x", "n"), node("Where", "n wide x")],
     "shrink that jumps": [node("Shrink", "x", lambd=0.5)],
     "larger numbers": [
         *expm1(), node("Greater", "x wide", "c"), node("Cast", "c", "m", to=1), node("Mul", "x m")],
