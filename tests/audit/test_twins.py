@@ -27,6 +27,7 @@ import lipcert
 from benchmarks import twins
 from benchmarks.twins import MECHANISMS, RELATIONS, Data
 from lipcert.audit import tape
+from lipcert.audit import twins as twin_runs
 from lipcert.audit.opacus import attach_opacus
 from lipcert.audit.records import Verdict
 from lipcert.errors import UsageError
@@ -242,6 +243,12 @@ def test_rounding_on_a_gpu_is_not_blamed_and_hides_no_noise(
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_faults_are_found_on_a_gpu(name: str) -> None:
     test_what_depends_on_the_example_is_found(name)
+
+
+def test_an_example_without_a_number_is_left_out_as_the_largest() -> None:
+    x, y = torch.ones(9, 2), torch.zeros(9, dtype=torch.long)
+    x[7] = torch.nan
+    assert twin_runs._unusual((x, y)) == {7: "the largest", 0: "the rarest label"}
 
 
 def test_a_function_that_is_random_is_not_blamed() -> None:
