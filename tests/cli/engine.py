@@ -13,8 +13,6 @@ from lipcert.settings.gates import NO_GATES, Gates
 from lipcert.settings.settings import Settings
 from tests.report.samples import sample
 
-Analyze = Callable[..., Analysis]
-
 
 class Engine:
     """Records the settings it was called with; `failure` is raised instead of a result."""
