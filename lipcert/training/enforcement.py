@@ -222,11 +222,13 @@ def _clipped(
         found = sums.asked(x, y)
         return replace(found, gradients=lambda: network.by_module(found.gradients()))
 
+    # an open pass would hold the weights that it computes once for each example of the batch
+    opens = sums.follows and network.is_of_one_tensor and not network.model.graph.computed
     return Enforcement(
         _nothing,
         lambda: planned,
         gradients=gradients,
-        forward=sums.forward if sums.follows and network.is_of_one_tensor else None,
+        forward=sums.forward if opens else None,
         weight_decay=decay,
     )
 
