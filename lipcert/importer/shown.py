@@ -22,7 +22,7 @@ from lipcert.core.program import IndexArray, Move, Program, Step
 from lipcert.core.reader.records import Model, Node
 from lipcert.core.token_kinds import MatMul, Shift
 from lipcert.core.window_kinds import Window
-from lipcert.graph.ir import Graph, Parameter, example
+from lipcert.graph.ir import Graph, Parameter
 from lipcert.importer.graph_of import graph_of
 
 
@@ -33,9 +33,13 @@ def shown_graph(
 
     Args:
         model: with all nodes that compute constants from parameters.
-        program: of the same file; further values get other names than its values have.
+        program: of the same file; further values get other names than its values have, and the
+            values of both have the same shapes, which a file with a fixed batch may prevent.
         parameters: those of the graph of the file.
     """
+    if program.place is not None:  # of one example, though the batch of the file may be fixed
+        inputs = tuple(replace(item, dims=(1, *(item.dims or ())[1:])) for item in model.inputs)
+        model = replace(model, inputs=inputs, stated=())
     try:
         walk = _Walk.of(model, *outputs, batched=False)
         walk.sink.taken.update(program.shapes)
@@ -47,8 +51,8 @@ def shown_graph(
         return None
     plain = {name: replace(item, computed=False) for name, item in parameters.items()}
     graph = graph_of(found, model, plain)
-    fits = graph.input_shape == example(program.shapes[program.input]) and not graph.computed
-    return graph if fits else None
+    same = all(shape == program.shapes.get(name, shape) for name, shape in found.shapes.items())
+    return graph if same and not graph.computed else None
 
 
 class _Walk(Walk):

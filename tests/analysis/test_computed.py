@@ -163,10 +163,11 @@ NETWORKS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("batch", ["N", 2])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_their_gradients_are_those_of_autograd(name, tmp_path) -> None:
+def test_their_gradients_are_those_of_autograd(name, batch, tmp_path) -> None:
     nodes, tensors, shape, function = NETWORKS[name]
-    graph = load_model(saved(model(nodes, ("N", *shape), tensors), tmp_path)).graph.measured
+    graph = load_model(saved(model(nodes, (batch, *shape), tensors), tmp_path)).graph.measured
     assert graph.parameters.keys() == tensors.keys()
     moved = {key: 0.7 * item for key, item in tensors.items()}  # not the numbers of the file
     lowered = LoweredNetwork.of(graph, torch.float64, torch.device("cpu"), moved)
@@ -189,6 +190,15 @@ def test_tensors_in_nodes_are_shown_too(tmp_path) -> None:
     nodes += [node("Mul", ["e", "m"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
     proto = model(nodes, ("N", 4), {"a": weights(4, 3)})
     assert not load_model(saved(proto, tmp_path)).graph.measured.computed
+
+
+def test_sizes_of_a_fixed_batch_are_not_those_of_an_example(tmp_path) -> None:
+    nodes = [node("Constant", [], ["sizes"], value_ints=[2, -1]), node("Exp", ["a"], ["e"])]
+    nodes += [node("Reshape", ["x", "sizes"], ["h"]), node("ReduceMean", ["h"], ["m"], axes=[1])]
+    nodes += [node("MatMul", ["m", "e"], ["y"])]
+    graph = load_model(saved(model(nodes, (2, 4), {"a": weights(1, 3)}), tmp_path)).graph
+    assert graph.input_shape == (4,)
+    assert graph.measured.computed  # one example would be two of two entries
 
 
 def test_an_audit_finds_them_within_their_bounds(path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from lipcert.errors import UsageError
 from lipcert.training import GradientClipping, Loss, Private, TrainingMechanism
@@ -63,6 +64,18 @@ def test_the_pass_that_is_clipped_is_the_only_one() -> None:
         private.model.eval()
         private.model(torch.zeros(4, 6))
         assert passes == [4] * 2
+
+
+def test_weights_that_a_network_computes_are_not_held_for_all_of_a_batch() -> None:
+    """As an open pass would: each example has its own."""
+
+    def normed() -> nn.Module:
+        network = Counting()  # whose file has a fixed batch, as it asks for the length of one
+        weight_norm(network.hidden)
+        return network
+
+    with run(normed) as private:
+        assert min(own_passes(private, 8)) > 0
 
 
 IDLE = GradientClipping(clip_norm=1e3, loss=Loss(temperature=4.0), input_norm=1.0)
