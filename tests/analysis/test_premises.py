@@ -228,6 +228,8 @@ def test_biases_obey_the_bias_norm_and_all_others_the_constraint() -> None:
     found = constraints_of(network(), Settings(constraint=SPECTRAL, bias_norm=0.5))
     bias = ConstraintSpec("frobenius", 0.5)
     assert found == {"w": SPECTRAL, "v": SPECTRAL, "b": bias, "beta": bias, "both": SPECTRAL}
+    free = constraints_of(network(), Settings(constraint=SPECTRAL))
+    assert free == dict.fromkeys(("w", "v", "both"), SPECTRAL)
 
 
 def test_a_constraint_of_its_own_wins() -> None:

@@ -376,6 +376,7 @@ def test_rho_adds_up_over_epochs_and_converts(sigma) -> None:
     rho = 2.0 / sigma**2
     assert found.rho == pytest.approx(rho)
     assert found.epsilon == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)))
+    assert zero_concentrated(replace(SHUFFLED, trials=3), sigma).rho == pytest.approx(3 * rho)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 7.7])

@@ -52,6 +52,7 @@ CLIPS = {"mechanism": "backprop-clipping", "cotangent_clip": 1.0}
 
 
 def test_a_declared_norm_replaces_the_default_box() -> None:
+    assert Settings().effective_input_box == (0.0, 1.0)
     settings = Settings(input_norm=3.0)
     assert not settings.input_is_assumed
     assert settings.effective_input_box is None

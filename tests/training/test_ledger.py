@@ -140,6 +140,13 @@ def test_a_shuffled_epoch_that_was_interrupted_is_spent(path: Path) -> None:
         assert ledger.epsilon() == epsilon(replace(header(**given).plan, epochs=2.0), 1.1)
 
 
+def test_the_summary_tells_what_was_spent(path: Path) -> None:
+    with Ledger(header(), spent(path, 4)) as ledger:
+        own, whole = epsilon(header().plan.with_steps(4), 1.1), epsilon(header().plan, 1.1)
+        assert f"4 releases at noise multiplier 1.1: ε = {own:.4g} at δ" in ledger.summary
+        assert f"(whole plan: {whole:.4g}); 36 left" in ledger.summary
+
+
 @pytest.mark.parametrize("ahead", [1, 4, 100])
 def test_what_was_counted_ahead_is_given_back_at_the_end(path: Path, ahead: int) -> None:
     for round_ in range(3):

@@ -269,11 +269,12 @@ def test_a_resumed_run_keeps_weights_optimizer_and_what_was_spent(tmp_path: Path
         for count, (x, y) in enumerate(run.loader):
             run.step(x, y)
             if count == 2:
-                run.save()
+                held = torch.load(run.save(), weights_only=True)
                 kept = [p.detach().clone() for p in run.model.parameters()]
             if count == 3:
                 break
         spent = run.epsilon
+    assert (held.keys(), held["parts"].keys()) == ({"releases", "parts"}, {"model", "optimizer"})
     with private_run(tmp_path, optimizer=Adam, resume=True) as run:
         assert run.releases == 4
         assert run.epsilon == spent

@@ -236,6 +236,13 @@ def test_a_bias_that_is_trained_alone_needs_no_input() -> None:
     check_clips(live, clipped, matches)
 
 
+def test_a_module_that_is_one_layer() -> None:
+    live = nn.Linear(4, 2)
+    graph = chain((4,), Dense(operand(live, "weight"), operand(live, "bias")))
+    clipped, matches, _ = installed(graph, live)
+    check_clips(live, clipped, matches)
+
+
 def test_a_layer_that_is_used_twice_is_refused() -> None:
     live = Two()
     graph = chain((4,), dense(live, "first"), Activation("relu"), dense(live, "first"))
