@@ -308,6 +308,14 @@ def test_a_check_that_fails_is_not_outvoted(verdict: Verdict) -> None:
         assert (report.verdict, codes(report)) == (verdict, ["LC314"])
 
 
+def test_a_violation_outweighs_a_mismatch_and_notes_are_kept() -> None:
+    verdicts = (Verdict.MISMATCH, Verdict.VIOLATION)
+    checks = tuple(CheckReport(f"LC31{n}", "noise", v, "") for n, v in enumerate(verdicts))
+    report = concluded(result(0), result(1), checked=Checked(checks, ("not done",)))
+    assert (report.verdict, report.notes) == (Verdict.VIOLATION, ("not done",))
+    assert codes(report) == ["LC311", "LC310"]
+
+
 def test_a_further_check_makes_no_verdict_better() -> None:
     twin = Check("LC322", "twin-run")
     assert with_check(passed(), twin.passed("the same")).verdict is Verdict.PASS

@@ -1,15 +1,17 @@
 """Audits of data in several forms: the same numbers, a few examples at a time, changes noticed."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from torch.utils.data import IterableDataset
 
 from lipcert.audit.job import Job
-from lipcert.audit.prepared_job import prepare
+from lipcert.audit.prepared_job import _inputs, prepare
 from lipcert.audit.records import AuditReport, Modes, Verdict
 from lipcert.audit.run import audit
 from lipcert.audit.unit_results import Family
@@ -70,6 +72,16 @@ def test_objects_are_audited_as_they_are(whole: AuditReport) -> None:
     short = audit(job("a stream", limit=50), data=Streamed())
     assert short is not None
     assert short.examples == 50
+
+
+def test_results_are_those_of_the_contents_of_every_input(tmp_path: Path) -> None:
+    """Or an audit would go on with what was found of other data, claims or runs."""
+    ready = prepare(job(written(tmp_path)))
+    digests = [hashlib.sha256(p.read_bytes()).hexdigest() for p in (MODEL, tmp_path / "data.npz")]
+    certified, run = replace(ready.job, certificate=ready.job.data), SimpleNamespace(head="head")
+    found = _inputs(ready.model, certified, ready.identity, run)  # type: ignore[arg-type]
+    expected = dict(zip(("model", "data"), digests, strict=True))
+    assert found == {**expected, "certificate": digests[1], "trace": "head"}
 
 
 def test_a_stream_without_an_example_is_no_pass() -> None:

@@ -144,6 +144,14 @@ def test_a_bound_is_judged_in_float64_to_a_millionth(share: float, violations: i
     assert found.worst == exact.worst
 
 
+def test_a_clip_of_gradients_is_reached_and_needs_no_second_look() -> None:
+    wanted = claims("digits_mlp", Settings(mechanism="gradient-clipping", clip_norm=0.5))
+    found = replayed(wanted, examples("digits_mlp"))
+    (tally,) = found.tallies[Family.GRADIENT].values()
+    assert (tally.violations, tally.undecided, tally.recomputed) == (0, 0, 0)
+    assert tally.max_observed == pytest.approx(0.5)
+
+
 def test_what_overflows_is_looked_at_again() -> None:
     """In float16, whose largest number is 65,504; in float64 the same is within its bounds."""
     wanted = claims("digits_mlp", Settings(input_box=(0.0, 1e5)))

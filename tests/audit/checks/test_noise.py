@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import mpmath
@@ -62,6 +63,16 @@ def test_rounding_at_one_step_is_no_evidence() -> None:
     item = AddedNoise("s", 0, 0, "w", d, np.full(2000, 1e9), np.full(2000, 128.0), 1.0)
     (found,) = Pool().take([item])
     assert (found.verdict, "lost in the rounding" in found.message) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_one_step_shows_noise_that_is_not_stated() -> None:
+    item = replace(added(np.ones(5)), std=0.0)
+    assert [test.verdict for test in shown(item)] == [Verdict.INCONCLUSIVE]
+
+
+def test_one_step_shows_uniform_noise_of_the_right_variance() -> None:
+    found = chances(np.random.default_rng(2).uniform(-math.sqrt(3), math.sqrt(3), 20_000))
+    assert [name for name in found if found[name] < 1e-9] == ["violation the noise is not G"]
 
 
 SIZES = {"weight": 120, "bias": 3}
