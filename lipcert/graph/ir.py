@@ -328,7 +328,8 @@ class Graph:
     the tables have from which whole numbers at the input choose. whole: whether the file reads
     whole numbers. heads, parts: its outputs and inputs if there are several, as in `Program`.
     fixed: tensors that are not parameters, and why each is taken to be fixed. shown: the same
-    network with steps that compute weights from parameters, if operands here do not show these.
+    network with steps that compute weights from parameters, if operands here do not show these; or
+    the node that prevents it, "" if it is not known.
     """
 
     input_name: str
@@ -342,7 +343,7 @@ class Graph:
     heads: tuple[p.Part, ...] = ()
     parts: tuple[p.Part, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
-    shown: Graph | None = None
+    shown: Graph | str = ""
 
     def uses(self, parameter: str | None = None) -> Iterator[Use]:
         """Yield all uses of this parameter, or of any."""
@@ -361,7 +362,7 @@ class Graph:
     @property
     def measured(self) -> Graph:
         """The graph that shows all uses of trained parameters, if there is one."""
-        if not self.computed or self.shown is None:
+        if not self.computed or isinstance(self.shown, str):
             return self
         own = {name: replace(item, computed=False) for name, item in self.parameters.items()}
         return replace(self.shown, parameters=own, eval_layers=self.eval_layers, fixed=self.fixed)
@@ -377,10 +378,12 @@ class Graph:
                 else "freeze them (requires_grad_(False)), or apply each to the data by itself, as "
                 "(x @ a) @ b does in place of x @ (a @ b)"
             )
-            clips = "train with GradientClipping; " if self.shown else ""
+            where = f"through {self.shown}" if self.shown else "here"
+            if isinstance(self.shown, Graph):
+                where = "under this mechanism or scope; train with GradientClipping"
             raise NoVerdictError(
                 f"[LC319] the file computes weights from {names}, whose gradients are not measured "
-                f"under this mechanism or scope; {clips}{remedy}, and export with {EXPORT}"
+                f"{where}; {remedy}, and export with {EXPORT}"
             )
 
     @property

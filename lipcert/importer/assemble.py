@@ -148,7 +148,7 @@ def assemble(
         reason = f"the trained parameters {listed} enter as plain numbers (an exponent, a limit)"
         raise UnsupportedModelError((Refusal("LC003", "", "", reason, _FREEZE),))
     graph = graph_of(program, found.model, trained.parameters, as_exported=as_exported)
-    shown = None
+    shown: Graph | str = ""
     if graph.computed and not bound.names:  # whose numbers other nodes may read under other names
         shown = shown_graph(found.whole, program, graph.parameters, targets)
     graph = replace(

@@ -28,8 +28,8 @@ from lipcert.importer.graph_of import graph_of
 
 def shown_graph(
     model: Model, program: Program, parameters: Mapping[str, Parameter], outputs: Sequence[str]
-) -> Graph | None:
-    """Return the graph; None if no step computes what a node computes.
+) -> Graph | str:
+    """Return the graph, or the node that steps cannot compute; "" if it is not known.
 
     Args:
         model: with all nodes that compute constants from parameters.
@@ -47,12 +47,12 @@ def shown_graph(
             if parameter.computed and name in model.initializers:
                 walk.show(name)
         found = lowered(walk, outputs)
-    except Unsupported:
-        return None
+    except Unsupported as error:
+        return "" if error.node is None else str(error).removesuffix(f": {error.reason}")
     plain = {name: replace(item, computed=False) for name, item in parameters.items()}
     graph = graph_of(found, model, plain)
     same = all(shape == program.shapes.get(name, shape) for name, shape in found.shapes.items())
-    return graph if same and not graph.computed else None
+    return graph if same and not graph.computed else ""
 
 
 class _Walk(Walk):
