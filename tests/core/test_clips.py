@@ -53,6 +53,27 @@ def reads(program: Program) -> dict[str, tuple[str, ...]]:
     return {step.output: step.inputs for step in program.steps}
 
 
+def test_each_layer_has_the_clips_that_it_states(residual) -> None:
+    """The first reads x as it is; what reads h beside a layer reads it behind the first's clip."""
+    _, program = residual
+    layers = (ClippedLayer("x", "h", None, 0.125), ClippedLayer("h", "r", 2.0, 0.5))
+    found = with_clips(program, BackpropClipping(layers=layers))
+    assert reads(found) == {
+        "h": ("x",),
+        "h#clip": ("h",),
+        "h#clip#clip": ("h#clip",),
+        "r": ("h#clip#clip",),
+        "r#clip": ("r",),
+        "s": ("r#clip",),
+        "y": ("s", "h#clip"),
+    }
+    assert {step.output: step.op for step in found.steps if "#" in step.output} == {
+        "h#clip": CotangentClip(0.125, by_channel=False),
+        "h#clip#clip": InputClip(2.0),
+        "r#clip": CotangentClip(0.5, by_channel=False),
+    }
+
+
 def test_names_of_the_file_are_not_taken(tmp_path) -> None:
     proto = model(
         [node("MatMul", "x u", "x#clip"), node("MatMul", "x v", "z"), node("Add", "x#clip z", "y")],

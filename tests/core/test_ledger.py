@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.certificate import Constraint, ScopeClaim
+from lipcert.core.certificate import CertificateFormatError, Constraint, ScopeClaim
 from lipcert.core.ledger import CHECKED
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless, WeightClipping
@@ -122,6 +122,23 @@ def test_circumstances_are_stated():
     assert "A-EPSILON" in ids(privacy=SimpleNamespace(status="declared"))
     assert "A-EPSILON" not in ids(privacy=SimpleNamespace(status="recomputed"))
     assert "A-NUMERIC" in ids()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scheme": "bernoulli"},
+        {"scheme": "poisson", "participations": 30, "dataset_size": 15},
+        {"batch_size": 0},
+        {"scheme": "poisson"},
+        {"scheme": "full-batch", "participations": 30},
+    ],
+)
+def test_impossible_runs(change):
+    ledger = assumptions_of(replace(PREMISES, run=RUN), STATED, BARE)
+    (stated_run,) = (item for item in ledger if item.id == "A-SAMPLING")
+    with pytest.raises(CertificateFormatError, match="describes no run"):
+        Run.read({**stated_run.data, **change})
 
 
 def test_fewest_participations():

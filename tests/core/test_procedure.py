@@ -7,14 +7,18 @@ import pytest
 import torch
 from onnx import helper
 
-from lipcert.core.certificate import Constraint
+from lipcert.core.certificate import Constraint, GroupClaim
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.run import Run
+from lipcert.core.lines.balls import InputBall
+from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.runs import AffineFact, RunNorm
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import STAGES, Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery, saved
+from tests.core.test_hostile_certificates import with_lines
 
 RUN = Run("full-batch", 100, 100, 10, 10)
 node = helper.make_node
@@ -97,6 +101,38 @@ def test_a_clip_outlives_the_weights_of_the_file(tmp_path, decay):
     assert "A-POINT" in {
         item.id for item in Forgery(path, ["w0"], without).certificate().assumptions
     }
+
+
+def test_empty_groups_do_not_share_a_clip(two_layers):
+    """Each of K groups is clipped to C/√K: one that holds nothing must not count."""
+    clipped = replace(PREMISES, mechanism=GradientClipping(1.0, "group", "inside"))
+    forgery = Forgery(two_layers, ["w0", "w1"], clipped, groups={"a": ["w0"], "b": ["w1"]})
+    assert verdict(forgery).verdict is Verdict.CONDITIONAL
+
+    def change(certificate):
+        empty = tuple(GroupClaim(f"e{k}", (), 0, 0.11, 0.11, 0.0) for k in range(98))
+        real = tuple(replace(g, grad_norm=0.11, sensitivity=0.11) for g in certificate.groups)
+        return replace(certificate, groups=(*real, *empty))
+
+    assert verdict(forgery, change).verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        StepNorm(method="dense", value="h"),
+        RunNorm(method="dense", values=()),
+        RunNorm(method="dense", values=("h",), bound=100.0),
+        AffineFact(value="y", values=()),
+        InputBall(shares=()),
+    ],
+    ids=str,
+)
+def test_lines_that_state_nothing(two_layers, line):
+    """A norm without a number, a run of no steps, a ball without a share: refused, with reasons."""
+    report = verdict(Forgery(two_layers, ["w0"]), lambda found: with_lines(found, line))
+    assert report.verdict is Verdict.INVALID
+    assert all(report.reasons)
 
 
 def test_no_epsilon_without_a_release(two_layers):

@@ -318,6 +318,26 @@ def test_entries_that_are_moved_are_taken_as_they_are() -> None:
     assert (region.stop.errors[[0, 2, 3]] == before.stop.errors[[2, 0, 2]]).all()
 
 
+def test_multipliers_that_do_not_fit() -> None:
+    net = Growing((1, 2), 0)
+    net(RELU, "x", (1, 2))
+    proof = proof_of(net, (-1.0, 1.0), 1.0)
+    line = ProductFact(
+        value="v0", start="x", level=9.0, norms=(1.0, 2.0), ties=((1.0, 1.0),), places=(), cuts=()
+    )
+    assert follows(proof, line)
+    for changes in (
+        {"norms": (1.0,)},
+        {"norms": (1.0, 2.0, 3.0)},
+        {"cuts": (1.0,)},
+        {"places": (11**2,), "cuts": (0.0,)},
+        {"places": (0,) * ((1 << 15) + 1), "cuts": (0.0,) * ((1 << 15) + 1)},
+        {"norms": (1e308, 1e308)},
+        {"ties": ((1e308, 1e308),)},
+    ):
+        assert not follows(proof, replace(line, **changes))
+
+
 def test_what_is_no_region() -> None:
     """Another activation, a sort, a value that depends on the input in another way, no steps."""
     for op in (Activation("tanh"), Sort(1)):
