@@ -123,6 +123,14 @@ def test_clipped_backpropagation_has_the_bounds_of_the_analysis(tmp_path, conv_c
     settings_kept(found, **CLIPS, conv_clip=conv_clip, **RUN)
 
 
+def test_audits_of_clips_hold_weights_within_constraints_too(tmp_path) -> None:
+    found = issued(saved(tmp_path), **CLIPS, constraint=ConstraintSpec("frobenius", 1.0), **RUN)
+    held = settings_of(found.certificate, found.analysis.model.path).constraints
+    assert {name for name, _ in held} == {
+        f"{layer}.weight" for layer in ("first", "second", "norm", "last")
+    }
+
+
 def test_circular_padding_is_certified_and_other_borders_are_refused(tmp_path) -> None:
     found = issued(saved(tmp_path, padding="wrap"), **CLIPS)
     assert bounds(found)["first.weight"] == pytest.approx(0.125, rel=1e-6)

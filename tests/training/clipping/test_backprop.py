@@ -83,6 +83,8 @@ def test_shipped_networks_are_mapped(name: str, radii: tuple[float, float]) -> N
     check_clips(live, clipped, matches)
     x = torch.rand(2, *graph.input_shape)
     hooked = live(x)
+    live(x[:0]).sum().backward()
+    assert not any(item.grad.any() for item in live.parameters())
     for handle in handles:
         handle.remove()
     assert not torch.allclose(live(x), hooked) or radii[0] > 1.0
