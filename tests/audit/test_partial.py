@@ -3,11 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lipcert.audit.conclusion import _recording
 from lipcert.audit.job import Job
-from lipcert.audit.recorded import RecordedRun, recording_of
+from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import AuditReport, Recording, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Declaration, Manifest, Step
@@ -51,8 +53,9 @@ def test_steps_are_those_that_every_rank_has(declared: int | None, tmp_path: Pat
         for number in range(steps):
             writer.append(Step(rank, number, 1.0))
         writer.close() if rank == 0 else writer.abandon()
-    found = recording_of(read_trace(tmp_path / "t"), accounted=9)
-    assert found == Recording(2, 9 if declared is None else 5, closed=False)
+    trace, claims = read_trace(tmp_path / "t"), SimpleNamespace(settings=Settings(steps=9))
+    ready = SimpleNamespace(recorded=SimpleNamespace(trace=trace), claims=claims)
+    assert _recording(ready) == Recording(2, 9 if declared is None else 5, closed=False)
 
 
 def cut(folder: Path, steps: int) -> Path:
@@ -82,6 +85,7 @@ def test_a_recording_without_its_end_is_no_pass(killed: tuple[AuditReport, Audit
     assert report.verdict is Verdict.PARTIAL
     assert report.reasons == (f"[LC318] pass, {SAYS}",)
     assert _exit_code(report) is ExitCode.NO_VERDICT
+    assert _exit_code(replace(report, verdict=Verdict.EXCEEDED)) is ExitCode.NEGATIVE
 
 
 def test_that_a_run_was_killed_can_be_said(killed: tuple[AuditReport, AuditReport]) -> None:

@@ -187,7 +187,8 @@ def test_the_noise_is_held_against_that_of_clipping(data: Path) -> None:
 
 
 def test_a_recorded_run_with_and_without_data(run: Path, data: Path) -> None:
-    alone = audited(MODEL, "--trace", run, *FREE)
+    alone = audited(MODEL, "--trace", run, *FREE, "--max-detectable-factor", "inf")
+    assert "max_detectable_factor" not in alone
     assert (alone["verdict"], alone["examples"], alone["units"]) == ("pass", 16, 2)
     assert {check["name"] for check in alone["checks"]} >= {"trace-integrity", "contribution"}
     assert alone["groups"][0]["worst_example"]["weights"].startswith("step ")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lipcert.audit.trace.records import Manifest
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.report.analysis import analysis_json
-from lipcert.report.comparison import Statement, compared, read_statement
+from lipcert.report.comparison import Assumed, Statement, compared, read_statement
 from lipcert.text.certificate import write_certificate
 from tests.audit.trace.made import made, opened, step
 from tests.cli.issued import call, certificate_bytes
@@ -174,6 +174,8 @@ def test_assumptions_added_dropped_and_checked(files: tuple[Path, Path]) -> None
     }
     back = {item["id"]: item["regression"] for item in found(files[::-1])["assumptions"]}
     assert back == {"A-PERSAMPLE": False, "A-NUMERIC": True, "A-MORE": False}
+    sides = [statement({}, {"A": Assumed("x", not n, (1.0 + n,))}) for n in (False, True)]
+    assert compared(*sides).regression
 
 
 def test_the_identity_of_models(files: tuple[Path, Path]) -> None:

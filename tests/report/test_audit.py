@@ -151,6 +151,7 @@ def test_a_gate_that_is_exceeded_is_said_first() -> None:
     )
     assert second == "No bound is violated, but a limit that you set is exceeded."
     assert any("LC110" in line for line in rest)
+    assert [finding.place for finding in audit_findings(report)] == ["max-grad-norm"]
     assert "\x1b[1;31mOver a limit" in text(report, color=True)
 
 
