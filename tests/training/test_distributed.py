@@ -71,12 +71,14 @@ def test_one_sum_and_one_noise(kind: str, tmp_path: Path, model_file: Path) -> N
     chosen = MECHANISMS if kind == "plain" else {name: MECHANISMS[name] for name in WITH_DDP}
 
     def life(rank: int) -> dict[str, list[dict[str, Any]]]:
-        found = {}
+        found, connections = {}, []
         for name, mechanism in chosen.items():
             with rank_run(
                 None, mechanism, network=NETWORKS[kind], model_file=model_file, seed=7
             ) as private:
                 found[name] = steps_of(private, 2)
+            connections.append(len(os.listdir("/proc/self/fd")))
+        assert connections[1] >= connections[-1]  # those of a run end with it
         return found
 
     first, second = (ended.value for ended in _all_well(ranked(life, 2, tmp_path)))
