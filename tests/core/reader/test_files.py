@@ -132,6 +132,11 @@ def test_the_budget_counts_files_and_tensors(tmp_path):
     assert len(external_content(tensor(length="36"), folder)) == 36
     with pytest.raises(ModelReadError, match="more than"):
         external_content(tensor(length="1"), folder)
+    (tmp_path / "more.bin").write_bytes(bytes(64))
+    folder = Folder(tmp_path, 100)
+    external_content(tensor(length="1"), folder)
+    with pytest.raises(ModelReadError, match="more than"):
+        external_content(tensor(location="more.bin", length="1"), folder)
 
 
 @pytest.mark.parametrize("name", ["absent.onnx", ".", "\0", "a\x1b[31m\nb"])
