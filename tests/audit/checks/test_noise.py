@@ -135,7 +135,7 @@ FAULTS: dict[str, tuple[Drawn, str]] = {
         lambda random, name, _: right(random, name, 0) * (np.arange(SIZES[name]) != 1),
         "60 of 180 entries of the gradient are released without noise",
     ),
-    "mean": (lambda random, name, _: right(random, name, 0) + 0.15, "the mean 0.1"),
+    "mean": (lambda random, name, _: right(random, name, 0) + 0.15, "the mean of the noise is 0.1"),
 }
 
 
