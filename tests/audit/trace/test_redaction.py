@@ -92,6 +92,8 @@ def test_a_redacted_trace_can_be_redacted(tmp_path: Path) -> None:
     redact(folder, tmp_path / "a", keep_weights=True)
     redact(tmp_path / "a", tmp_path / "b")
     (first,), (second,) = read_trace(tmp_path / "a").steps(), read_trace(tmp_path / "b").steps()
+    (whole,) = read_trace(folder).steps()
+    assert first.weights_before == whole.weights_before
     assert first.norms == second.norms
     assert second.weights_before is None
     assert set(first.batches[0].tags).isdisjoint(second.batches[0].tags)
