@@ -56,3 +56,10 @@ def test_no_budget_is_beyond_that_of_the_largest_file(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(4 * MAX_BYTES)
     assert Budget.of_path(path) == Budget.of_file(MAX_BYTES)
+
+
+def test_budgets_grow_with_the_file():
+    small, large = Budget.of_file(1000), Budget.of_file(1 << 28)
+    assert small.bytes < (2 << 30) + (1 << 20)
+    assert small.seconds <= 8 < large.seconds
+    assert large.bytes > 16 << 28
