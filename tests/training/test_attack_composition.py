@@ -229,13 +229,17 @@ def other_class(module: Any) -> None:
     module.head.__class__ = Louder
 
 
-class Louder(nn.Parameter):
+class LouderExamples(Tensor):
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         found = super().__torch_function__(func, types, args, kwargs or {})
         return FACTOR * found if func is nn.functional.linear else found
+
+
+class Louder(LouderExamples, nn.Parameter):
+    pass
 
 
 # Hooks.
@@ -422,15 +426,6 @@ def test_what_a_caller_has_does_not_reach_the_backward_pass(
             private.optimizer.step()
             assert private.releases == 1
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-
-
-class LouderExamples(Tensor):
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        found = super().__torch_function__(func, types, args, kwargs or {})
-        return FACTOR * found if func is nn.functional.linear else found
 
 
 def test_examples_of_another_class_are_plain_tensors_within_the_network() -> None:
