@@ -44,6 +44,13 @@ MASKS = {
         node("CastLike", "k1 x", "o_"), node("Shape", "x", "size"), node("Expand", "o_ size", "z"),
         node("Concat", "z x", "zx", axis=1), node("Gather", "zx behind", "c_", axis=1),
         node("Cast", "c_", "m", to=T.BOOL)],
+    "numbers behind ones": [
+        node("Cast", "x", "r", to=T.FLOAT), node("Shape", "x", "size"),
+        node("Expand", "unit size", "z"), node("Concat", "z r", "zr", axis=1),
+        node("Gather", "zr behind", "c_", axis=1), node("Cast", "c_", "m", to=T.BOOL)],
+    "equal as numbers": [
+        node("Greater", "x k", "b"), node("Cast", "b", "r", to=T.FLOAT),
+        node("Sub", "unit r", "c_"), node("Equal", "c_ zero", "m")],
     "of its own row": [
         node("Equal", "x k", "e"), node("Shape", "x", "size", start=0, end=1),
         node("Squeeze", "size", "n_"), node("Range", "start n_ k1", "r"),
@@ -162,7 +169,8 @@ def network(
         "w": rng.standard_normal((WIDTH, 2)),
         "row": rng.standard_normal(WIDTH),
         "k": np.int64(rng.integers(-1, 2)), "low": np.int64(1), "high": np.int64(3),
-        "k1": np.int64(1), "one": [1], "last": [-1], "zero": np.float32(0.0),
+        "k1": np.int64(1), "one": [1], "last": [-1],
+        "zero": np.float32(0.0), "unit": np.float32(1.0),
         "floor": np.float32(rng.choice([1e-9, 1.0])), "never": np.float32(-np.inf),
         "far": np.float32(-1e9), "start": np.int64(0), "odd": np.arange(POSITIONS) % 2 > 0,
         "places": [[3, 0, 2, 1]], "long": np.int64(POSITIONS), "four": [POSITIONS],
@@ -317,7 +325,12 @@ REFUSED = {
     "a number of the type of narrower ids": (
         [node("Cast", "x", "x_", to=T.INT32), node("CastLike", "k1 x_", "l"),
          node("Cast", "l", "l_", to=T.INT64), node("Greater", "x l_", "m")], USES["mean"]),
-    "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
+    "parts of numbers": ([node("Cast", "x", "r", to=T.FLOAT), node("Mul", "r half", "h2"),
+                          node("Equal", "h2 zero", "m")], USES["mean"]),
+    "limits between numbers": ([node("Cast", "x", "r", to=T.FLOAT),
+                                node("Equal", "r half", "m")], USES["mean"]),
+    "products of numbers": ([node("Cast", "x", "r", to=T.FLOAT), node("Mul", "r r", "rr"),
+                             node("Cast", "rr", "m", to=T.BOOL)], USES["mean"]),
     "a sum as a number": (MASKS["greater"], [
         node("Mul", "x x", "c"), node("Cast", "c", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
     "the largest of reals": (MASKS["greater"], [
@@ -412,8 +425,8 @@ def refused(mask: list[NodeProto], use: list[NodeProto], ids: str = "x") -> None
     proto = network(mask, use, np.random.default_rng(0), ids)
     used = {name for item in proto.graph.node for name in item.input}
     more = {"huge": np.int64(2**60), "ever": np.float32(np.inf), "t4": np.ones((4, WIDTH)),
-            "two": np.int64(2), "shorter": np.int64(3), "minus": np.int64(-1),
-            "many": np.arange(4)[None],
+            "two": np.int64(2), "half": np.float32(0.5), "shorter": np.int64(3),
+            "minus": np.int64(-1), "many": np.arange(4)[None],
             "t1": np.ones((1, WIDTH)), "k32": np.int64(0),
             "w3": np.ones(WIDTH), "k41": np.zeros((4, 1), np.int64), "first": [0],
             "nevers": np.full((1, POSITIONS, 1), -np.inf)}  # fmt: skip

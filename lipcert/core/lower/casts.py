@@ -16,14 +16,12 @@ def same(call: Call) -> Value:
         if call.version >= 12 and call.has(1):
             call.number(1)
     value = call.value(0)
-    if isinstance(value, Data) and not value.is_real:
-        if kind != "Cast":
-            return value
+    if kind != "Cast":
+        return value
+    is_number = isinstance(value, Data) and value.is_real
+    if not is_number or call.integer("to", 0) not in REALS:
         from lipcert.core.lower.truth import cast_whole  # noqa: PLC0415  for such values only
 
         return cast_whole(call)
-    if kind == "Cast" and call.integer("to", 0) not in REALS:
-        raise Unsupported("it rounds to whole numbers, or to fewer of them")
-    if kind == "Cast":
-        call.integer("saturate", 1), call.text("round_mode", "up")
+    call.integer("saturate", 1), call.text("round_mode", "up")
     return value

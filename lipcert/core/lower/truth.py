@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.kinds import Compare
+from lipcert.core.kinds import Compare, Concat
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import times
 from lipcert.core.lower.entrywise import broadcast, combined, expanded, scaled
@@ -23,9 +23,9 @@ from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.operators import JUMPS, REALS
 from lipcert.core.lower.spelling import apply, reduced, whole
 from lipcert.core.lower.values import UNKNOWN, VARIES, Constant, Data, Kind, Value, only_data
-from lipcert.core.program import Place
+from lipcert.core.program import Move, Operand, Place, operands
 from lipcert.core.reader.records import Node
-from lipcert.core.token_kinds import Hide, Multiply
+from lipcert.core.token_kinds import Hide, Multiply, Scale, Shift
 
 _BOOL, _INT32, _INT64 = 9, 6, 7
 _INTEGERS = frozenset({_INT32, _INT64})
@@ -90,9 +90,12 @@ def cast_whole(call: Call) -> Value:
     """Lower a Cast of values that are not real numbers, to a type that represents them.
 
     Proof for int32: larger numbers wrap around, so that the file reads rows of a table where the
-    program has none; bounds hold for any row.
+    program has none; bounds hold for any row. So it is with numbers that were rounded as reals
+    before they become truth values.
     """
     value, target = call.data(), call.integer("to", 0)
+    if target == _BOOL:
+        value = only_data(_counted(call, value))
     call.integer("saturate", 1), call.text("round_mode", "up")
     match value.kind:
         case "hiding" if target in REALS:
@@ -114,6 +117,38 @@ def cast_whole(call: Call) -> Value:
         case "whole" | "flag" | "count" | "row" if target == _BOOL:
             return _opposite(_compared(call, _apart(call, value), np.zeros(()), above=False))
     raise Unsupported("it rounds to whole numbers, or to fewer of them")
+
+
+def _counted(call: Call, value: Value) -> Value:
+    """Return whole numbers for reals that are ids, counts or truth values, cast, moved and joined.
+
+    So is a constant of whole reals, which no parameter is then.
+    """
+    if isinstance(value, Constant):
+        if not value.is_float or not _are_whole(value):
+            return value
+        call.sink.untracked.update(value.sources)
+        return Constant.of(value.lo.astype(np.int64), value.place, value.varies)
+    names, made, read = {value.name}, set[str](), set[str]()
+    for step in reversed(call.sink.steps):
+        if step.output in names and not isinstance(step.op, Compare):
+            numbers = operands(step.op)
+            is_kept = isinstance(step.op, Concat | Move | Scale | Shift)
+            if not is_kept or not all(map(_are_whole, numbers)):
+                return value
+            names.update(step.inputs)
+            read.update(name for item in numbers for name in item.sources)
+        made.add(step.output)
+    ids = {item.name for item in call.sink.model.inputs if "int" in item.dtype}
+    if not value.is_real or not names - made <= ids:
+        return value
+    call.sink.untracked.update(read)
+    return replace(value, kind="row")
+
+
+def _are_whole(value: Constant | Operand) -> bool:
+    found = (np.abs(value.lo) < _MOST_EXACT) & (value.lo == np.floor(value.lo))
+    return value.lo is value.hi and bool(found.all())
 
 
 def as_other_type(call: Call, value: Value, like: Value) -> Value:
@@ -139,7 +174,8 @@ def _compared(call: Call, value: Data, limits: np.ndarray, *, above: bool) -> Da
 
 def comparison(call: Call) -> Value:
     """Lower Equal, Greater, GreaterOrEqual, Less, LessOrEqual, of whole numbers."""
-    first, second, kind = call.value(0), call.value(1), call.node.op_type
+    first, second = (_counted(call, item) for item in call.values())
+    kind = call.node.op_type
     if not all(item.kind in _WHOLE for item in (first, second) if isinstance(item, Data)):
         raise Unsupported(JUMPS)
     if isinstance(first, Data) and isinstance(second, Data):

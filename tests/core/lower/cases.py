@@ -80,7 +80,7 @@ def agrees(
     if found.batch_proved and symbolic:
         (batch,) = session.run([output], {"x": np.concatenate(examples)})
         assert any(
-            np.allclose(ours, parts, rtol=tolerance, atol=tolerance)
+            np.allclose(ours, parts, rtol=tolerance, atol=tolerance, equal_nan=True)
             for parts in _examples(batch, ours[0].shape, len(ours))
         )
     return found
