@@ -1,13 +1,13 @@
 """Reasons: why a bound is as large as it is, by the lines from which it follows.
 
-`reasons` takes the bounds of a network and a name. It returns a graph of `Reason`, from the bound
-down to the input and the loss; `largest_factors` finds the largest factors on the way.
+`bound_report` takes the bounds of a network and a name. It returns records that refer to each
+other, from the bounds of that name down to the input and the loss, and the largest factors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,26 +16,11 @@ from lipcert.analysis.records import BoundReport, ReasonReport
 from lipcert.core.coverage import tensors_read
 from lipcert.core.kinds import BatchNorm, Embedding
 from lipcert.core.line import Line
-from lipcert.core.lines.attention import AttentionPull
-from lipcert.core.lines.balls import BallFact, InputBall
-from lipcert.core.lines.chains import ChainForm, FormPull, ShareLine
-from lipcert.core.lines.gains import GainFact
+from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.kernels import KernelGradient
-from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
-from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
-from lipcert.core.lines.runs import AffineFact, RunPull
-from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.stacks import SliceFact, StackPull
-from lipcert.core.lines.steps import (
-    FactLine,
-    InputFact,
-    LossPull,
-    PullLine,
-    StepFact,
-    TensorGradient,
-)
-from lipcert.core.lines.windows import WindowFact
+from lipcert.core.lines.steps import FactLine, InputFact, LossPull, PullLine, TensorGradient
 from lipcert.core.program import Dense, Step
 from lipcert.core.token_kinds import Scale
 from lipcert.core.window_kinds import Conv
@@ -45,78 +30,58 @@ from lipcert.text.numbers import finite
 
 NETWORK: Final = ("G", "L")
 """Bounds of the whole network: of the gradient of one example, and its Lipschitz constant."""
-
 _GROUP: Final = "group"
 """Instead of a rule, if several bounds are combined."""
+_MOST_FACTORS: Final = 5
+_LIPSCHITZ: Final = "Lipschitz constant"
+_OF: Final[dict[str, Seed]] = {"cotangent": LOSS, _LIPSCHITZ: OUTPUT}
+_LINEAR: Final = "a smaller norm of its weight: --constraint spectral:R, weight decay"
+
+Key = tuple[str, str]
+"""What is bounded, and of what."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reason:
-    """A bound, and those from which it follows.
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """A bound, its rule, those that it follows from, how, and what would make it smaller."""
 
-    what: "gradient", "cotangent", "Lipschitz constant", "norm" or "distance"; subject: of what.
-    rule: of its line, for `lipcert explain RULE`. text: how it follows, with the numbers. remedy:
-    what would make it smaller, if anything is known.
-    """
-
-    what: str
-    subject: str
     bound: float
     rule: str
-    text: str
-    because: tuple[Reason, ...] = ()
+    because: tuple[Key, ...] = ()
+    text: str = ""
     remedy: str = ""
 
-    @property
-    def factor(self) -> float:
-        """The bound over the largest of the same kind from which it follows.
 
-        It is nan if there is none, and for a combination of several bounds.
-        """
-        same = [item.bound for item in self.because if item.what == self.what]
-        known = same and self.rule != _GROUP and 0.0 < max(same) < math.inf > self.bound
-        return self.bound / max(same) if known else math.nan
-
-    def all(self) -> Iterator[Reason]:
-        """Yield each reason once, then those that it follows from, the largest bounds first."""
-        seen: set[int] = set()
-        waiting = [self]
-        while waiting:
-            reason = waiting.pop()
-            if id(reason) not in seen:
-                seen.add(id(reason))
-                yield reason
-                waiting += sorted(reason.because, key=lambda item: item.bound)
-
-
-def largest_factors(reason: Reason, most: int = 5) -> tuple[Reason, ...]:
-    """Return the reasons with the largest factors above 1."""
-    found = [item for item in reason.all() if item.factor > 1.0]
-    return tuple(sorted(found, key=lambda item: -item.factor)[:most])
-
-
-def reasons(found: Bounded, name: str) -> tuple[Reason, ...]:
-    """Return why the bounds of this name are as large as they are.
+def bound_report(found: Bounded, model: str, sha256: str, name: str) -> BoundReport:
+    """Return why the bounds of a name are as large as they are.
 
     Args:
         found: all bounds of a network.
+        model: the path of its file.
+        sha256: the digest of the file.
         name: "G", "L", a parameter, or a value (whose norm and whose cotangent are bounded).
 
     Raises:
         UsageError: if nothing of this name is bounded; the message lists the nearest names.
     """
-    tree = _Tree(found)
-    tensors = found.tensors
+    roots = [("gradient", name)]
     if name == "L":
-        return (tree.lipschitz(),)
-    if name == "G":
-        return (tree.network(),)
-    if name in tensors:
-        return (tree.parameter(name),)
-    if name in found.program.shapes:
-        return tuple(tree.value(name))
-    hint = nearest(name, [*NETWORK, *tensors, *found.program.shapes])
-    raise UsageError(f"explain: nothing that is bounded has the name {name!r}; {hint}")
+        roots = [(_LIPSCHITZ, "network")]
+    elif name != "G" and name not in found.tensors:
+        roots = [("norm", name), ("cotangent", name)]
+        if name not in found.program.shapes:
+            hint = nearest(name, [*NETWORK, *found.tensors, *found.program.shapes])
+            raise UsageError(f"explain: nothing that is bounded has the name {name!r}; {hint}")
+    tree = _Tree(found)
+    for root in roots:
+        tree.bound(root)
+    places = {key: place for place, key in enumerate(dict.fromkeys([*roots, *tree.known]))}
+    records = tuple(tree.record(key, places) for key in places)
+    factors = {place: record.factor or 0.0 for place, record in enumerate(records)}
+    largest = sorted(
+        (place for place in factors if factors[place] > 1.0), key=lambda p: -factors[p]
+    )
+    return BoundReport(model, sha256, name, len(roots), records, tuple(largest[:_MOST_FACTORS]))
 
 
 @dataclass(slots=True, eq=False)
@@ -124,204 +89,134 @@ class _Tree:
     """Makes the reasons of all lines, each once."""
 
     found: Bounded
-    norms: dict[str, Reason] = field(default_factory=dict)
-    pulled: dict[tuple[Seed, str], Reason] = field(default_factory=dict)
+    known: dict[Key, _Reason] = field(default_factory=dict)
+
+    def bound(self, key: Key) -> float:
+        """Return a bound, and make its reason."""
+        if key not in self.known:
+            self.known[key] = self._reason(*key)
+        return self.known[key].bound
+
+    def record(self, key: Key, places: Mapping[Key, int]) -> ReasonReport:
+        """Return a reason as a record; places: of all records.
+
+        Its factor is the bound over the largest of the same kind from which it follows.
+        """
+        reason = self.known[key]
+        same = max((self.bound(part) for part in reason.because if part[0] == key[0]), default=0.0)
+        has_factor = reason.rule != _GROUP and 0.0 < same < math.inf > reason.bound
+        return ReasonReport(
+            what=key[0],
+            subject=key[1],
+            bound=finite(reason.bound),
+            rule=reason.rule,
+            text=reason.text,
+            factor=reason.bound / same if has_factor else None,
+            remedy=reason.remedy,
+            because=tuple(places[part] for part in reason.because),
+        )
 
     @property
     def _lines(self) -> tuple[Line[Any], ...]:
         return self.found.derived.lines
 
-    def lipschitz(self) -> Reason:
-        """Explain the Lipschitz constant of the network."""
-        below = self.cotangent(OUTPUT, self.found.program.input)
-        text = "what a unit vector at the output becomes at the input"
-        return Reason("Lipschitz constant", "network", below.bound, below.rule, text, (below,))
+    def _reason(self, what: str, subject: str) -> _Reason:
+        if (what, subject) == ("gradient", "G"):
+            parts = self.found.graph.parameters.items()
+            because = tuple((what, name) for name, item in parts if item.trainable)
+            bound = math.hypot(*map(self.bound, because)) if because else 0.0
+            text = "the root of the sum of the squares over all parameters"
+            return _Reason(bound, _GROUP, because, text)
+        if what == "gradient":
+            return self._gradient(subject)
+        if what == "norm":
+            return self._norm(subject)
+        if subject == "network":
+            below = (what, self.found.program.input)
+            text = "what a unit vector at the output becomes at the input"
+            return _Reason(self.bound(below), self.known[below].rule, (below,), text)
+        return self._cotangent(what, subject)
 
-    def network(self) -> Reason:
-        """Explain the gradient of one example, before any clip."""
-        names = [name for name, item in self.found.graph.parameters.items() if item.trainable]
-        parts = tuple(map(self.parameter, names))
-        bound = math.hypot(*(part.bound for part in parts)) if parts else 0.0
-        text = "the root of the sum of the squares over all parameters"
-        return Reason("gradient", "G", bound, _GROUP, text, parts)
-
-    def parameter(self, name: str) -> Reason:
-        """Explain the gradient of one parameter, over all tensors that hold it."""
-        parts = tuple(map(self.gradient, self.found.tensors.get(name, ())))
-        if len(parts) == 1:
-            (only,) = parts
-            return Reason("gradient", name, only.bound, only.rule, only.text, only.because)
-        bound = sum(part.bound for part in parts)
-        return Reason("gradient", name, bound, _GROUP, "the sum over its tensors", parts)
-
-    def value(self, name: str) -> Iterator[Reason]:
-        """Explain a value's norm, then its cotangent."""
-        yield self.norm(name)
-        yield self.cotangent(LOSS, name)
-
-    def gradient(self, tensor: str) -> Reason:
-        """Explain the gradient of a tensor, through each of its uses."""
-        line = next(
-            (x for x in self._lines if isinstance(x, TensorGradient) and x.tensor == tensor), None
-        )
-        steps = [x for x in self.found.program.steps if tensor in tensors_read([x])]
-        because: list[Reason] = []
+    def _gradient(self, parameter: str) -> _Reason:
+        """Explain the gradient of a parameter, through each use of its tensors."""
+        tensors = self.found.tensors.get(parameter, ())
+        lines = {x.tensor: x.stated for x in self._lines if isinstance(x, TensorGradient)}
+        kernels = {x.value: x for x in self._lines if isinstance(x, KernelGradient)}
+        because: list[Key] = []
         texts = []
-        for step in steps:
-            weight = getattr(step.op, "weight", None)
-            kernel = self._kernel(step) if weight is not None and tensor in weight.sources else None
-            if kernel is not None:
-                because.append(kernel)
-                texts.append(f"|∂loss/∂kernel| {_number(kernel.bound)}")
+        for step in self.found.program.steps:
+            if tensors_read([step]).isdisjoint(tensors):
                 continue
-            above = self.cotangent(LOSS, step.output)
+            weight, above = getattr(step.op, "weight", None), ("cotangent", step.output)
+            is_weight = weight is not None and not weight.sources.keys().isdisjoint(tensors)
             because.append(above)
-            text = f"|∂loss/∂{step.output}| {_number(above.bound)}"
-            if weight is not None and tensor in weight.sources:
-                below = self.norm(step.inputs[0])
-                because.append(below)
-                text += f" × |{step.inputs[0]}| {_number(below.bound)}"
+            text = f"|∂loss/∂{step.output}| {_number(self.bound(above))}"
+            if is_weight:
+                because.append(("norm", step.inputs[0]))
+                text += f" × |{step.inputs[0]}| {_number(self.bound(because[-1]))}"
+            line = kernels.get(step.output)
+            if is_weight and line is not None:
+                because[-2] = ("cotangent", line.stop)
+                text = f"{_number(line.stated)}, by differences of classes at {line.stop}"
             texts.append(text)
-        bound = math.inf if line is None else line.stated
-        return Reason("gradient", tensor, bound, "grad/tensor", " + ".join(texts), tuple(because))
+        bound = sum(lines.get(tensor, math.inf) for tensor in tensors)
+        return _Reason(bound, "grad/tensor", tuple(dict.fromkeys(because)), " + ".join(texts))
 
-    def _kernel(self, step: Step) -> Reason | None:
-        """Explain the gradient of a kernel, if a line says more than norms do."""
-        for line in self._lines:
-            if isinstance(line, KernelGradient) and line.value == step.output:
-                below = self.norm(step.inputs[0])
-                text = f"{_grown(line.stated, (below,))}, by differences of classes at {line.stop}"
-                because = (below, self.cotangent(LOSS, line.stop))
-                what = f"kernel of {line.value}"
-                return Reason("gradient", what, line.stated, line.rule, text, because)
-        return None
-
-    def norm(self, value: str) -> Reason:
+    def _norm(self, value: str) -> _Reason:
         """Explain a norm by the line with the smallest bound."""
-        if value not in self.norms:
-            lines = [x for x in self._lines if isinstance(x, FactLine) and x.value == value]
-            line = min(lines, key=lambda line: line.stated)
-            text, because, remedy = self._of_fact(line)
-            bound = min(line.stated, self.found.derived.facts[value].norm)
-            self.norms[value] = Reason("norm", value, bound, line.rule, text, because, remedy)
-        return self.norms[value]
-
-    def _of_fact(self, line: FactLine) -> tuple[str, tuple[Reason, ...], str]:
-        """Return how a fact follows, from what, and what would make it smaller."""
-        match line:
-            case InputFact():
-                return "as assumed", (), "examples of a smaller norm: --input-norm, --input-box"
-            case StepFact():
-                step = next(x for x in self.found.program.steps if x.output == line.value)
-                below = tuple(self.norm(name) for name in step.inputs)
-                return _grown(line.stated, below), below, _remedy(step.op)
-            case AffineFact() | GainFact() | WindowFact():
-                step = next(x for x in self.found.program.steps if x.output == line.values[0])
-                below = (self.norm(step.inputs[0]),)
-                is_affine = isinstance(line, AffineFact)
-                how = "as one affine map" if is_affine else "which has no negative entry"
-                return f"{_grown(line.stated, below)}, {how}", below, _remedy(step.op)
-            case SliceFact():
-                return self._of_slices(line)
-            case ProductFact():
-                below = (self.norm(line.start),)
-                return f"{_grown(line.stated, below)}, by what ReLUs can do together", below, ""
-            case ZeroFact():
-                below = (self.norm(self._form(line.form).start),)
-                return f"{_grown(line.stated, below)}, all steps together, around 0", below, ""
-            case BallFact():
-                ball = self._ball(line.ball, self._form(line.form).start)
-                text = f"near its value at one example, others being {_number(ball.bound)} away"
-                return text, (ball,), ""
-        return "", (), ""
-
-    def _of_slices(self, line: SliceFact) -> tuple[str, tuple[Reason, ...], str]:
+        lines = [x for x in self._lines if isinstance(x, FactLine) and x.value == value]
+        line: Any = min(lines, key=lambda line: line.stated)
+        bound = min(line.stated, self.found.derived.facts[value].norm)
+        if isinstance(line, InputFact):
+            remedy = "examples of a smaller norm: --input-norm, --input-box"
+            return _Reason(bound, line.rule, (), "as assumed", remedy)
         steps = {step.output: step for step in self.found.program.steps}
-        maker = steps[steps[line.value].inputs[0]]
-        below = (self.norm(maker.inputs[0]),)
-        return f"{_grown(line.stated, below)}, by the rows of single heads", below, _LINEAR
+        step = steps[getattr(line, "values", (value,))[0]]
+        if isinstance(line, SliceFact):  # of rows of the matrix whose product is rearranged
+            step = steps[step.inputs[0]]
+        start = self._form(line).start if hasattr(line, "form") else getattr(line, "start", None)
+        if start is not None:
+            return self._follows(bound, line.rule, [("norm", start)])
+        return self._follows(bound, line.rule, [("norm", name) for name in step.inputs], step)
 
-    def _ball(self, number: int, value: str) -> Reason:
-        """Explain how far a value of any example is from that of the example in the middle."""
-        for line in self._lines:
-            if isinstance(line, MovedBall) and line.ball == number:
-                form = self._form(line.form)
-                if form.stop == value:
-                    below = (self._ball(number, form.start),)
-                    text = _grown(line.stated, below)
-                    return Reason("distance", value, line.stated, line.rule, text, below)
-        line = self._lines[number]
-        if not isinstance(line, InputBall):
-            raise TypeError(f"line {number} is not a ball")
-        remedy = "a smaller box or ball of examples: --input-box, --input-norm"
-        text = "from the example in the middle"
-        return Reason("distance", value, line.stated, line.rule, text, (), remedy)
+    def _form(self, line: Any) -> Any:
+        return self._lines[line.form]
 
-    def _form(self, number: int) -> ChainForm:
-        line = self._lines[number]
-        if not isinstance(line, ChainForm):
-            raise TypeError(f"line {number} is not a form")
-        return line
-
-    def cotangent(self, of: Seed, value: str) -> Reason:
+    def _cotangent(self, what: str, value: str) -> _Reason:
         """Explain the cotangent of the loss, or of a unit vector at the output."""
-        key = of, value
-        if key not in self.pulled:
-            self.pulled[key] = self._cotangent(of, value)
-        return self.pulled[key]
-
-    def _cotangent(self, of: Seed, value: str) -> Reason:
-        what = "cotangent" if of == LOSS else "Lipschitz constant"
-        number = next(
-            (
-                number
-                for number, x in enumerate(self._lines)
-                if isinstance(x, PullLine) and (x.of, x.value) == (of, value)
-            ),
-            None,
-        )
-        if number is None:
-            return Reason(what, value, 1.0, "", "a unit vector at the output")
-        line = self._lines[number]
+        pulls = enumerate(self._lines)
+        of = _OF[what]
+        found = [n for n, x in pulls if isinstance(x, PullLine) and (x.of, x.value) == (of, value)]
+        if not found:
+            return _Reason(1.0, "", (), "a unit vector at the output")
+        line = self._lines[found[0]]
         if isinstance(line, LossPull):
             remedy = "a clip of the gradient at the output (--loss-clip), a higher --temperature"
             text = "the gradient of the loss at the output"
-            return Reason(what, value, line.stated, line.rule, text, (), remedy)
-        rests = (self._lines[rest] for rest in sorted(self.found.derived.rests[number]))
+            return _Reason(line.stated, line.rule, (), text, remedy)
+        rests = map(self._lines.__getitem__, self.found.derived.rests[found[0]])
         shares = [x for x in rests if isinstance(x, ShareLine) and x.stated <= line.stated]
+        share: Any = min(shares, key=lambda share: share.stated, default=line)
         readers = [x for x in self.found.program.steps if value in x.inputs]
-        if shares:
-            share = min(shares, key=lambda share: share.stated)
-            if isinstance(share, StackPull):
-                above = tuple(self.cotangent(of, step.output) for step in readers)
-                text = f"{_grown(line.stated, above)}, {len(share.values)} matrices together"
-                return Reason(what, value, line.stated, share.rule, text, above, _LINEAR)
-            stop = share.values[-1] if isinstance(share, RunPull) else ""
-            if isinstance(share, FormPull):
-                stop = self._form(share.form).stop
-            if isinstance(share, SignPull):
-                stop = share.stop
-            if isinstance(share, AttentionPull):
-                stop = share.value
-            above = (self.cotangent(of, stop),)
-            text = f"{_grown(line.stated, above)}, all steps up to {stop} together"
-            return Reason(what, value, line.stated, share.rule, text, above)
-        received = tuple(self.cotangent(of, step.output) for step in readers)
-        text = _grown(line.stated, received)
-        remedy = _remedy(readers[0].op) if len(readers) == 1 else ""
-        return Reason(what, value, line.stated, line.rule, text, received, remedy)
+        if share is not line and not isinstance(share, StackPull):
+            stop = self._form(share) if hasattr(share, "form") else share
+            return self._follows(
+                line.stated, share.rule, [(what, getattr(stop, "stop", stop.subject))]
+            )
+        step = readers[0] if len(readers) == 1 or share is not line else None
+        above = [(what, reader.output) for reader in readers]
+        return self._follows(line.stated, share.rule, above, step)
 
-
-def _grown(bound: float, below: tuple[Reason, ...]) -> str:
-    """Say how a bound compares with what it follows from."""
-    if len(below) == 1 and 0.0 < below[0].bound < math.inf and bound < math.inf:
-        (only,) = below
-        return f"{_number(bound / only.bound)} × |{only.subject}| {_number(only.bound)}"
-    parts = (f"|{item.subject}| {_number(item.bound)}" for item in dict.fromkeys(below))
-    return "from " + ", ".join(parts)
-
-
-_LINEAR: Final = "a smaller norm of its weight: --constraint spectral:R, weight decay"
+    def _follows(
+        self, bound: float, rule: str, because: Sequence[Key], step: Step | None = None
+    ) -> _Reason:
+        """Return a bound that follows from others. step: the one that a remedy is about, if any."""
+        parts = dict.fromkeys(because)
+        text = ", ".join(f"|{name}| {_number(self.bound((what, name)))}" for what, name in parts)
+        only = self.bound(because[0])
+        if len(parts) == 1 and 0.0 < only < math.inf > bound:
+            text = f"{_number(bound / only)} × {text}"
+        return _Reason(bound, rule, tuple(parts), text, "" if step is None else _remedy(step.op))
 
 
 def _remedy(op: object) -> str:
@@ -337,28 +232,3 @@ def _remedy(op: object) -> str:
 
 def _number(bound: float) -> str:
     return f"{bound:.4g}" if bound < math.inf else "without a bound"
-
-
-def bound_report(found: Bounded, model: str, sha256: str, name: str) -> BoundReport:
-    """Return the result of `reasons` as records; raises the same errors."""
-    roots = reasons(found, name)
-    ordered = {id(root): root for root in roots}
-    for root in roots:
-        for reason in root.all():
-            ordered.setdefault(id(reason), reason)
-    numbers = {key: number for number, key in enumerate(ordered)}
-    records = tuple(
-        ReasonReport(
-            what=item.what,
-            subject=item.subject,
-            bound=finite(item.bound),
-            rule=item.rule,
-            text=item.text,
-            factor=finite(item.factor),
-            remedy=item.remedy,
-            because=tuple(numbers[id(part)] for part in item.because),
-        )
-        for item in ordered.values()
-    )
-    factors = tuple(numbers[id(item)] for item in largest_factors(roots[0]))
-    return BoundReport(model, sha256, name, len(roots), records, factors)

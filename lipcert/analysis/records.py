@@ -251,9 +251,12 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class ReasonReport:
-    """A `lipcert.analysis.reasons.Reason` that refers to others by index.
+    """A bound, and by index those from which it follows.
 
-    bound, factor: None if there is none.
+    what: "gradient", "cotangent", "Lipschitz constant" or "norm"; subject: of what. rule: of its
+    line, for `lipcert explain RULE`. text: how it follows, with the numbers. factor: the bound over
+    the largest of the same kind from which it follows. remedy: what would make it smaller, if
+    anything is known. bound, factor: None if there is none.
     """
 
     what: str
@@ -271,7 +274,7 @@ class BoundReport:
     """Why the bounds of one name are as large as they are.
 
     model: path of the file; sha256: of its bytes. reasons: all of them; the first `roots` explain
-    the bounds of that name. factors: indices of those with the largest factors, for the first root.
+    the bounds of that name. factors: indices of those with the largest factors.
     """
 
     model: str
