@@ -98,11 +98,11 @@ def info(folder: Path, result: Output) -> ExitCode:
     """Describe the trace in DIR: steps, sampling, noise, tensors."""
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import read_trace
-    from lipcert.report.trace import summary_document, summary_json, summary_of
+    from lipcert.report.trace import summary_document, summary_of
 
-    summary = summary_of(read_trace(folder))
-    result.show(summary_document, str(folder), summary, json=summary_json)
-    return ExitCode.HOLDS if sum(summary.steps) else ExitCode.NO_VERDICT
+    summary = summary_of(str(folder), read_trace(folder))
+    result.show(summary_document, summary, json=dump)
+    return ExitCode.HOLDS if summary["steps"] else ExitCode.NO_VERDICT
 
 
 @trace.command("verify")
@@ -116,10 +116,10 @@ def verify_trace(folder: Path, result: Output) -> ExitCode:
     """
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import verify
-    from lipcert.report.trace import verification_document, verification_json
+    from lipcert.report.trace import verification_document, verification_of
 
     found = verify(folder)
-    result.show(verification_document, str(folder), found, json=verification_json)
+    result.show(verification_document, verification_of(str(folder), found), json=dump)
     if found.faults:
         return ExitCode.NEGATIVE
     return ExitCode.HOLDS if found.steps else ExitCode.NO_VERDICT
@@ -139,11 +139,11 @@ def redact_trace(folder: Path, out: Path, keep_weights: bool, result: Output) ->
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import verify
     from lipcert.audit.trace.redaction import redact
-    from lipcert.report.trace import redaction_document, redaction_json
+    from lipcert.report.trace import redaction_document, redaction_of
 
     redact(folder, out, keep_weights=keep_weights)
     found = verify(out)
-    result.show(redaction_document, str(out), found, json=redaction_json)
+    result.show(redaction_document, redaction_of(str(out), found), json=dump)
     return ExitCode.NEGATIVE if found.faults else ExitCode.HOLDS
 
 

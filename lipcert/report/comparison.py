@@ -123,14 +123,16 @@ def _analysed(path: str, analysis: Analysis, members: Any) -> Statement:
     """Read an analysis. members: its assumptions as the document has them."""
     facts, run = analysis.assumptions, analysis.privacy
     assumptions = {
-        name: Assumed(_words(value)) for name, value in members.items() if name not in _NOT_ASSUMED
+        name: Assumed(doc.one_line(value))
+        for name, value in members.items()
+        if name not in _NOT_ASSUMED
     }
     norm, *box = _slack(facts.input_norm, facts.input_box)
     for name, slack in (("input_norm", (norm,)), ("input_box", tuple(box))):
         assumptions[name] = replace(assumptions[name], slack=slack)
     assumptions["batch"] = replace(assumptions["batch"], checked=facts.batch == "proved")
     if run is not None:
-        assumptions["run"] = Assumed(_words({name: getattr(run, name) for name in _SAMPLING}))
+        assumptions["run"] = Assumed(doc.one_line({name: getattr(run, name) for name in _SAMPLING}))
     multiplier = facts.noise_multiplier if run is None else run.noise_multiplier
     return Statement(
         path=path,
@@ -172,18 +174,6 @@ def _numbers(
 def _slack(norm: float | None, box: tuple[float, float] | None) -> tuple[float, ...]:
     low, high = box or (-math.inf, math.inf)
     return math.inf if norm is None else norm, -low, high
-
-
-def _words(value: Any) -> str:
-    """Return a value of JSON on one line."""
-    match value:
-        case dict():
-            return ", ".join(f"{name} = {_words(value[name])}" for name in sorted(value))
-        case list() | tuple():
-            return ", ".join(_words(item) for item in value) or "none"
-        case None:
-            return "none"
-    return str(value)
 
 
 @dataclass(frozen=True, slots=True)

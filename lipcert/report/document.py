@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NAMES: Final = 3
 _ORDER: Final = tuple(Level)
 _MOST_NUMBERS: Final = 300
+_MOST_MEMBERS: Final = 12
 _SILENT: Final = frozenset({"–", "0", ""})
 
 
@@ -329,6 +330,33 @@ def sections_of(*sections: tuple[str, *tuple[Part, ...]]) -> tuple[Section, ...]
         Section(title, tuple(part for part in parts if part.rows)) for title, *parts in sections
     ]
     return tuple(section for section in shown if section.parts)
+
+
+def described(members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the members of an object of JSON for readers, several rows for a list or an object."""
+    for name, value in members.items():
+        topic, many = name.replace("_", " "), value
+        if isinstance(value, Mapping):
+            many = [f"{key}: {one_line(own)}" for key, own in value.items()]
+        rows = [one_line(item) for item in many] if isinstance(many, list) else [one_line(value)]
+        more = [f"and {len(rows) - _MOST_MEMBERS} more: --format json has all"]
+        for text in rows[:_MOST_MEMBERS] + more * (len(rows) > _MOST_MEMBERS) or ["none"]:
+            yield topic, text
+            topic = ""
+
+
+def one_line(value: Any) -> str:
+    """Return a value of JSON on one line."""
+    match value:
+        case dict():
+            return ", ".join(f"{name} = {one_line(value[name])}" for name in sorted(value))
+        case list() | tuple():
+            return ", ".join(map(one_line, value)) or "none"
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+    return str(value)
 
 
 def explained(code: str) -> Commands:
