@@ -146,7 +146,7 @@ class _Problem:
     def of(cls, region: Unfolded, known: float) -> _Problem:
         """Return the problem without hi − y, which say little and slow the steps down."""
         scale, (start, *relus) = scale_of(region), region.groups
-        rows, stop = region.factors.rows * scale, region.stop.rows * scale
+        rows, stop = region.factors[0] * scale, region.stop[0] * scale
         lengths = np.linalg.norm(rows, axis=1)
         first = 1 + np.arange(2 * start.size)
         ys = [relu.factors + np.flatnonzero(relu.chosen) for relu in relus]
@@ -311,7 +311,7 @@ class _Found:
         order = np.argsort(-upper[rows, columns])[:MAX_CUTS]
         rows, columns = rows[order], columns[order]
         cuts = upper[rows, columns] * scale[rows] / problem.lengths[columns]
-        places = used[rows] * len(region.factors.rows) + used[columns]
+        places = used[rows] * region.factors.shape[1] + used[columns]
         numbers = self.ties * scale[problem.tied[0]] / problem.lengths[problem.tied[1]]
         sizes = np.array([group.norm**2 for group in region.groups])
         return ProductFact(

@@ -149,7 +149,7 @@ class _Problem:
     def of(cls, region: Unfolded, known: float) -> _Problem:
         """Return the problem in variables whose groups have a norm of at most 1."""
         scale, (start, *relus) = scale_of(region), region.groups
-        rows, stop = region.factors.rows * scale, region.stop.rows * (scale / known)
+        rows, stop = region.factors[0] * scale, region.stop[0] * (scale / known)
         above = np.zeros((region.total, region.total))
         for relu in relus:
             y = relu.factors + np.flatnonzero(relu.chosen)
@@ -292,7 +292,7 @@ class _Problem:
         square, region = self.known**2, self.region
         norms = np.array([group.norm for group in region.groups])
         sizes = spread(region, [1.0, *norms])
-        z, count = region.groups[0], len(region.factors.rows)
+        z, count = region.groups[0], region.factors.shape[1]
         lower = z.factors + np.flatnonzero(self.has_ends)
         cuts = numbers.ends[self.has_ends] * (square / z.norm**2)
         return ProductFact(

@@ -46,7 +46,7 @@ VALUES = [
         by.raised_weights_of_no_such_norm),
     _of("products:region_of", "proof.free", "frozenset()", by.products_of_weights_that_change),
     _of("products:ProductFact.evaluate",
-        " or not is_definite(form, proof.engine.definite)", "", by.products_of_no_such_norm),
+        " or not is_semidefinite(*form, proof.engine.definite)", "", by.products_of_no_such_norm),
     _of("stacks:SliceFact.evaluate", " or proof.free & tensors_read((maker,))", "",
         by.a_slice_of_weights_that_may_change),
     _of("stacks:SliceFact.evaluate", "not matrix_holds(part, norm, proof.engine.norms)", "False",

@@ -196,7 +196,9 @@ WINDOWS = [
 _TRUTH = Kill(test_products.test_no_multipliers_prove_what_is_false, tuple((k,) for k in range(12)))
 PRODUCTS = [
     Mutation("lines.products:Unfolded.inequality", "constant -= ", "constant += ", _TRUTH),
-    Mutation("lines.products:Unfolded.inequality", " - stop.T @ stop", "", _TRUTH),
+    Mutation("lines.products:Unfolded.inequality", "stop.T @ stop + ", "", _TRUTH),
+    by("lines.products:Unfolded.inequality", " + (largest - least)", "",
+        test_products.test_entries_that_are_known_as_intervals),
     Mutation("lines.products:Unfolded.inequality", "np.add.at(weights, at_places, np",
         "np.add.at(weights, at_places, -np", _TRUTH),
     Mutation("lines.products:_rectified", "(box.lo.ravel() >= 0.0)", "False", _TRUTH),
@@ -204,8 +206,7 @@ PRODUCTS = [
         _TRUTH),
     by("lines.products:unfolded", "(below.lo < 0.0) & (below.hi > 0.0)",
         "np.zeros(step.shape, dtype=np.bool_)", test_products.test_a_relu_without_ties),
-    Mutation("lines.products:unfolded", "y.plus(Rows(-u.rows, u.errors))",
-        "u.plus(Rows(-y.rows, y.errors))", _TRUTH),
+    Mutation("lines.products:unfolded", "y + _times(u, -1.0)", "u + _times(y, -1.0)", _TRUTH),
     Mutation("lines.products:unfolded", ".lo.ravel() >= 0.0", ".hi.ravel() >= 0.0",
         Kill(test_products.test_only_variables_that_are_never_negative_are_raised,
             (((-1.0, 1.0),),))),

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,15 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import round_down
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound, member
-from lipcert.core.forms.links import ORDERINGS, Link, Matrix, edges_of, on_run
-from lipcert.core.interval import Array, Interval, norm_up, up
+from lipcert.core.forms.links import ORDERINGS, Matrix, edges_of, on_run
+from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import VALUES, chain_steps
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import FactLine
-from lipcert.core.norms.claim import Definite, is_semidefinite
+from lipcert.core.norms.claim import is_semidefinite
 from lipcert.core.program import Activation, Move, Shape, Step
-from lipcert.core.rules.facts import Fact, lengths_up
+from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import step_fact
 
 MAX_CUTS: Final = 1 << 15
@@ -72,7 +72,7 @@ class ProductFact(FactLine):
                 form = region.inequality(
                     self.level, self.norms, self.ties, self.places, self.cuts, raised=self.raised
                 )
-        if form is None or not is_definite(form, proof.engine.definite):
+        if form is None or not is_semidefinite(*form, proof.engine.definite):
             raise NotProved(f"its multipliers prove no norm from {self.start} to {self.value}")
         return Fact.of(proof.program.shapes[self.value], self.level)
 
@@ -81,37 +81,7 @@ MAX_VARIABLES: Final = 1 << 10
 MAX_FACTORS: Final = 1 << 12
 _LARGEST: Final = 1e100
 """of norms whose squares are formed"""
-_SAFE: Final = 1.0 + 2.0**-20
 _TINY: Final = 2.0**-1000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Affine functions rows·v. errors: bounds of the distance of each row from the exact one."""
-
-    rows: Array
-    errors: Array
-
-    @property
-    def lengths(self) -> Array:
-        """Upper bounds of the norms of the exact rows."""
-        return up(lengths_up(self.rows) + self.errors)
-
-    def through(self, link: Link) -> Self:
-        """Return the image under a link. A product errs by γ_n of the product of the magnitudes."""
-        centre, radius = link.entries.ball()
-        if not isinstance(link, Matrix):
-            spread = np.abs(centre) * (self.errors + 2.0**-52 * self.lengths)
-            spread += radius * self.lengths
-            return type(self)(centre[:, None] * self.rows, spread * _SAFE + _TINY)
-        terms = (len(self.rows) + 2) * 2.0**-52
-        spread = np.abs(centre) @ (self.errors + terms * self.lengths) + radius @ self.lengths
-        return type(self)(centre @ self.rows, spread * _SAFE + _TINY)
-
-    def plus(self, other: Self) -> Self:
-        """Return the sum; each entry is rounded once."""
-        spread = self.errors + other.errors + 2.0**-52 * (self.lengths + other.lengths)
-        return type(self)(self.rows + other.rows, spread * _SAFE + _TINY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,16 +106,19 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unfolded:
-    """A region in its variables, of which the first is 1.
+    """A region in its variables v, of which the first is 1: affine functions rows·v.
 
     groups: of the start, and of each ReLU in order. stop: the output of the region. factors: the
-    rows of all factors. unsigned: which variables are never negative.
+    rows of all factors. Both are [3, rows, variables]: as they are computed; with magnitudes in the
+    place of all numbers; with the largest magnitudes that the numbers may have. unsigned: which
+    variables are never negative. roundings: that a part of an entry passes at most.
     """
 
     groups: tuple[Group, ...]
-    stop: Rows
-    factors: Rows
+    stop: Array
+    factors: Array
     unsigned: npt.NDArray[np.bool_]
+    roundings: int
 
     @property
     def total(self) -> int:
@@ -161,20 +134,21 @@ class Unfolded:
         cuts: Sequence[float],
         *,
         raised: Sequence[float] = (),
-    ) -> tuple[Array, float] | None:
-        """Return the form for these multipliers, and a bound of its distance from the exact form.
+    ) -> tuple[Array, Array] | None:
+        """Return the form for these multipliers, and how far each entry is from the exact one.
 
         norms, ties, cuts: multipliers of norms, of y(u − y) and of products; the result is None if
         they do not fit. places: i·K + j stands for the product of the factors i and j of K. raised:
         empty, or p for 1 and for each entry that is a variable.
 
-        Proof: terms are products of two rows and a multiplier, each of which passes at most `terms`
-        roundings; |fl − exact| ≤ γ·Σ|products|, whose Frobenius norm is at most mass. What level²
-        and the norms say is rounded downwards. A multiplier times a row may underflow, by below
-        2^-1021 in an entry, before it meets a long row. What pp' takes from an entry is a number
-        ≥ 0, of which the lesser of two is without error, whatever p and its products are.
+        Proof: as in forms.descent, an entry is a sum of products of numbers that pass at most n
+        roundings, and the forms of magnitudes say how far it errs. What underflows in a row is in
+        the row of the largest magnitudes; a multiplier times a row may underflow, by below 2^-1021
+        in an entry, before it meets a long row. What level² and the norms say is rounded downwards.
+        What pp' takes from an entry is a number ≥ 0, of which the lesser of two is without error,
+        whatever p and its products are.
         """
-        count, lengths = len(self.factors.rows), self.factors.lengths
+        count = self.factors.shape[1]
         fits = len(norms) == len(self.groups) and len(ties) == len(self.groups) - 1
         fits = fits and all(len(t) == g.size for t, g in zip(ties, self.groups[1:], strict=True))
         fits = fits and (not raised or len(raised) == self.total)
@@ -194,33 +168,27 @@ class Unfolded:
                     return None
                 constant -= Fraction(number) * Fraction(group.norm) ** 2
         diagonal[0] = round_down(constant) if abs(constant) < _LARGEST else -np.inf
-        rows, stop = self.factors.rows, self.stop.rows
         left, right = weights.any(axis=1), weights.any(axis=0)
-        products = rows[left].T @ (weights[np.ix_(left, right)] @ rows[right])
-        matrix = np.diag(diagonal) - stop.T @ stop - products
-        matrix = 0.5 * (matrix + matrix.T)
+        signed = weights[np.ix_(left, right)]
+        plain, least, largest = (
+            stop.T @ stop + rows[left].T @ (numbers @ rows[right])
+            for stop, rows, numbers in zip(
+                self.stop, self.factors, (signed, np.abs(signed), np.abs(signed)), strict=True
+            )
+        )
+        matrix = np.diag(diagonal) - 0.5 * (plain + plain.T)
         if raised:
             pairs = np.outer(self.unsigned, self.unsigned) & ~np.eye(self.total, dtype=np.bool_)
             p = np.array(raised, dtype=np.float64)
             for group in self.groups:
                 p[group.own] = np.ldexp(p[group.own], group.exponent)
             matrix = np.where(pairs, np.minimum(matrix, np.outer(p, p)), matrix)
-        size, errors = np.abs(weights), self.factors.errors
-        length, error = norm_up(stop), norm_up(self.stop.errors)
-        mass = norm_up(diagonal) + length**2 + float(lengths @ size @ lengths)
-        drift = (2.0 * length + error) * error + float(errors @ size @ (lengths + errors))
-        drift += float(lengths @ size @ errors) + _TINY * float(np.sum(lengths))
-        drift *= _SAFE
-        if not (np.isfinite(matrix).all() and math.isfinite(mass) and math.isfinite(drift)):
+        n = 2 * self.roundings + 2 * count + self.stop.shape[1]
+        error = (largest + np.diag(np.abs(diagonal))) * (n * 2.0**-50) + (largest - least)
+        error += _TINY * (1.0 + self.factors[2].sum(axis=0))
+        if not (np.isfinite(matrix).all() and np.isfinite(error).all()):
             return None
-        terms = 2 * count + len(stop) + 20
-        return matrix, (drift + terms * 2.0**-51 * mass) * _SAFE + _TINY
-
-
-def is_definite(found: tuple[Array, float], proof: Definite) -> bool:
-    """Whether the exact form is proved to be positive semidefinite."""
-    matrix, error = found
-    return is_semidefinite(matrix, error * np.eye(len(matrix)), proof)
+        return matrix, 0.5 * (error + error.T)
 
 
 def unfolded(  # noqa: PLR0917  tables of a proof
@@ -259,12 +227,9 @@ def unfolded(  # noqa: PLR0917  tables of a proof
         exponent = math.frexp(norm)[1] if 0.0 < norm <= _LARGEST else 0
         groups.append(Group(mask, slice(first, stop), exponent, norm, factor))
         first, factor = stop, factor + (3 if len(groups) > 1 else 2) * len(mask)
-    z = Rows(_units(groups[0], total), np.zeros(size))
-    values = {start: z}
-    factors = [
-        _constant(np.ones(1), np.zeros(1), total),
-        *_above_ends(z, facts[start], shapes[start]),
-    ]
+    one, z = np.zeros((3, 1, total)), np.stack([_units(groups[0], total)] * 3)
+    one[..., 0] = 1.0
+    values, factors = {start: z}, [one, *_above_ends(z, facts[start], shapes[start])]
     numbered = iter(groups[1:])
     for step in steps:
         spend()
@@ -272,32 +237,26 @@ def unfolded(  # noqa: PLR0917  tables of a proof
             u, group = values[step.inputs[0]], next(numbered)
             y = _rectified(u, facts[step.inputs[0]].box.broadcast(step.shape), group)
             values[step.output] = y
-            factors += [
-                y,
-                _above_ends(y, facts[step.output], step.shape)[1],
-                y.plus(Rows(-u.rows, u.errors)),
-            ]
+            factors += [y, _above_ends(y, facts[step.output], step.shape)[1], y + _times(u, -1.0)]
             continue
         found = _affine(step, values, shapes, offsets, total)
         if found is None:
             return None
         values[step.output] = found
-    rows = Rows(
-        np.concatenate([part.rows for part in factors]),
-        np.concatenate([part.errors for part in factors]),
-    )
     unsigned = np.ones(total, dtype=np.bool_)
     unsigned[groups[0].own] = facts[start].box.broadcast(shapes[start]).lo.ravel() >= 0.0
-    return Unfolded(tuple(groups), values[steps[-1].output], rows, unsigned)
+    output, rows = values[steps[-1].output], np.concatenate(factors, axis=1)
+    roundings = sum(math.prod(shapes[name]) + 8 for step in steps for name in step.inputs)
+    return Unfolded(tuple(groups), output, rows, unsigned, roundings)
 
 
 def _affine(
     step: Step,
-    values: Mapping[str, Rows],
+    values: Mapping[str, Array],
     shapes: Mapping[str, Shape],
     offsets: Mapping[str, Interval],
     total: int,
-) -> Rows | None:
+) -> Array | None:
     """Return the output of an affine step from its inputs; None for another step."""
     if isinstance(step.op, Move) and step.inputs[0] in values:
         return _moved(values[step.inputs[0]], step.op.sources.ravel())
@@ -308,47 +267,51 @@ def _affine(
     offset = offsets[step.output].broadcast(step.shape)
     if not np.isfinite(offset.magnitude()).all():
         return None
-    centre, radius = offset.ball()
-    found = _constant(centre.ravel(), radius.ravel(), total)
+    found = np.zeros((3, math.prod(step.shape), total))
+    found[:, :, 0] = _thrice(offset.moved(np.ravel))
     for edge, blocks in edges:
         below, link = values[edge.source[0]], on_run(edge.link, blocks, 1)
         if link is None:
             return None
-        found = found.plus(below.through(link))
+        entries = _thrice(link.entries)
+        found += entries @ below if isinstance(link, Matrix) else entries[..., None] * below
+    found[2] += _TINY
     return found
 
 
-def _moved(x: Rows, sources: npt.NDArray[np.int64]) -> Rows:
+def _thrice(entries: Interval) -> Array:
+    """Return the middles, their magnitudes, and the largest magnitudes of what is between."""
+    middle, _ = entries.ball()
+    return np.stack([middle, np.abs(middle), entries.magnitude()])
+
+
+def _times(x: Array, sign: float) -> Array:
+    """Return rows with another sign, and the same magnitudes."""
+    return np.asarray(x * np.array([sign, 1.0, 1.0])[:, None, None])
+
+
+def _moved(x: Array, sources: npt.NDArray[np.int64]) -> Array:
     """Return the entries with these numbers, and 0 for −1, exactly."""
-    kept = sources >= 0
-    rows, errors = x.rows[sources], x.errors[sources]
-    return Rows(np.where(kept[:, None], rows, 0.0), np.where(kept, errors, 0.0))
+    found: Array = np.where((sources >= 0)[:, None], x[:, sources], 0.0)
+    return found
 
 
-def _rectified(u: Rows, box: Interval, group: Group) -> Rows:
+def _rectified(u: Array, box: Interval, group: Group) -> Array:
     """Return relu(u): variables, u where u is never negative, and 0 elsewhere."""
     kept = (box.lo.ravel() >= 0.0) & ~group.chosen
-    rows = np.where(kept[:, None], u.rows, 0.0) + _units(group, u.rows.shape[1])
-    return Rows(rows, np.where(kept, u.errors, 0.0))
+    return np.where(kept[:, None], u, 0.0) + _units(group, u.shape[2])
 
 
-def _above_ends(x: Rows, fact: Fact, shape: Shape) -> tuple[Rows, Rows]:
+def _above_ends(x: Array, fact: Fact, shape: Shape) -> tuple[Array, Array]:
     """Return x − lo and hi − x for the ends of its box; 0 where an end is not finite."""
     box = fact.box.broadcast(shape)
     found = []
     for end, sign in ((box.lo.ravel(), 1.0), (box.hi.ravel(), -1.0)):
         known = np.isfinite(end)
-        ends = _constant(np.where(known, -sign * end, 0.0), np.zeros(len(end)), x.rows.shape[1])
-        signs = np.where(known, sign, 0.0)
-        found.append(ends.plus(Rows(signs[:, None] * x.rows, np.where(known, x.errors, 0.0))))
+        rows = np.where(known[:, None], _times(x, sign), 0.0)
+        rows[:, :, 0] += _thrice(exact(np.where(known, -sign * end, 0.0)))
+        found.append(rows)
     return found[0], found[1]
-
-
-def _constant(values: Array, errors: Array, total: int) -> Rows:
-    """Return constants with these errors."""
-    rows = np.zeros((len(values), total))
-    rows[:, 0] = values
-    return Rows(rows, errors)
 
 
 def _units(group: Group, total: int) -> Array:

@@ -108,7 +108,7 @@ def rough_line(proof: Proof, rng: np.random.Generator) -> ProductFact:
     assert ties is not None
     region = region_of(proof, proof.facts, "x", stop, ties)
     assert region is not None
-    count = len(region.factors.rows)
+    count = region.factors.shape[1]
     number = int(rng.integers(0, 40))
     return ProductFact(
         value=stop,
@@ -252,7 +252,7 @@ def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() 
     proof = proof_of(net, (-1.0, 1.0), 1.0)
     region = region_of(proof, proof.facts, "x", "v5", ((0.0,), (0.0,)))
     assert region is not None
-    count = len(region.factors.rows)
+    count = region.factors.shape[1]
     line = ProductFact(
         value="v5",
         start="x",
@@ -311,11 +311,25 @@ def test_entries_that_are_moved_are_taken_as_they_are() -> None:
     before = region_of(proof, proof.facts, "x", "v0", ())
     assert region is not None
     assert before is not None
-    expected = before.stop.rows[[2, 0, 0, 2]]
+    expected = before.stop[0][[2, 0, 0, 2]]
     expected[1] = 0.0
-    assert (region.stop.rows == expected).all()
-    assert region.stop.errors[1] == 0.0
-    assert (region.stop.errors[[0, 2, 3]] == before.stop.errors[[2, 0, 2]]).all()
+    assert (region.stop[0] == expected).all()
+    assert (region.stop[2][1] == 0.0).all()
+    assert (region.stop[2][[0, 2, 3]] == before.stop[2][[2, 0, 2]]).all()
+
+
+def test_entries_that_are_known_as_intervals() -> None:
+    """1.1x + 0.3 may be computed; what holds for the middles, x + 0.2, is not enough."""
+    net, ends = Growing((1, 1), 0), (np.array([[end]]) for end in (0.9, 1.1))
+    offset = Operand(np.array([0.1]), np.array([0.3]))
+    stop = net(RELU, net(Dense(Operand(*ends), offset), "x", (1, 1)), (1, 1))
+    proof = proof_of(net, (0.0, 1.0), 1.0)
+    proof.facts[stop] = Fact.of((1, 1), 2.0)
+    found = product_line(proof, proof.facts, "x", stop)
+    assert found is not None
+    assert 1.2 <= found.level < 1.4
+    assert not follows(proof, found)
+    assert follows(proof, replace(found, level=1.45, norms=(1.6, 0.0), places=(), cuts=()))
 
 
 def test_multipliers_that_do_not_fit() -> None:
