@@ -12,7 +12,6 @@ and noise use two independent secrets.
 """
 
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -83,7 +82,7 @@ from lipcert.training.private import (
 from lipcert.training.release import NoiseSource, Release
 from lipcert.training.same_network import SameNetwork, require_gradients
 from lipcert.training.sampling import Sampler, checked_seed
-from lipcert.training.world import PATIENCE, World, checksum
+from lipcert.training.world import PATIENCE, World
 
 _HEAD: Final = "The settings of a private training run: lipcert certify MODEL --config THIS"
 _MOST_AHEAD: Final = 16
@@ -183,7 +182,7 @@ def make_private(
         world.agree("the mechanism, the plan or the optimizer",
                     repr((mechanism, run, options_of(optimizer), folder is None,
                           record_every is None)))  # fmt: skip
-        world.agree("the weights", checksum(numbers_of(model)))
+        world.agree("the weights", tape.digest_of(numbers_of(model)))
         network = parts.network(declared, None if model_file is None else Path(model_file))
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(declared.with_inputs(network.graph.inputs), network, trained)
@@ -265,10 +264,8 @@ class _Assembly:
         if self.world.is_first:
             stated = self.certificate(network, calibration.settings, calibration.bounds)
             calibration = calibration if stated is None else as_certified(calibration, stated)
-        norms = self.world.text_from_first(
-            json.dumps([group.grad_norm.hex() for group in calibration.groups])
-        )
-        return recalculated(calibration, map(float.fromhex, json.loads(norms)))
+        norms = self.world.numbers_from_first(group.grad_norm for group in calibration.groups)
+        return recalculated(calibration, norms)
 
     def certificate(
         self, network: TrainedNetwork, settings: Settings, found: Bounded

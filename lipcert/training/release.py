@@ -37,7 +37,7 @@ from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
-from lipcert.training.world import OneProcess, World, checksum
+from lipcert.training.world import OneProcess, World
 
 _OWN: Final = 1
 """Separates this stream from those that samplers draw from the same seed."""
@@ -218,7 +218,7 @@ class Release:
     def _assemble(self, stds: Mapping[str, float]) -> None:
         """Check that all ranks are here, with the same weights and about to draw the same noise."""
         if self.world.ranks > 1:
-            weights = checksum(self.trained.values())
+            weights = tape.digest_of(self.trained.values())
             noise = repr(sorted(stds.items()))
             held = {"the weights": weights, "the noise": noise}
             self.world.assemble(self.ledger.releases, held)

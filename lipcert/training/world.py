@@ -44,24 +44,11 @@ _FAREWELL: Final = 5.0
 """Seconds that a failing rank waits for the others, to report the reason."""
 _LONG: Final = 30.0
 """Factor by which the others wait longer for work that only the first rank does."""
-_PIECE: Final = 1000
-"""Letters of a text that are sent in one message."""
 _BITS: Final = 256
 _FAILED: Final = "failed\n"
 _FINE: Final = "fine\n"
 _NOTIFIED: Final = "training: the other ranks have been notified"
 _RESUME: Final = "start all of them again with resume=True"
-_PART: Final = 1 << 20
-_GOLDEN: Final = -0x61C8864680B583EB  # odd, as those of splitmix64 modulo 2⁶⁴
-_FIRST: Final = -0x40A7B892E31B1A47
-_SECOND: Final = -0x6B2FB644ECCEEE15
-_INTEGERS: Final[Mapping[int, torch.dtype]] = {
-    1: torch.uint8,
-    2: torch.int16,
-    4: torch.int32,
-    8: torch.int64,
-}
-"""The integer type with the same number of bytes."""
 
 
 def heartbeat(
@@ -167,14 +154,12 @@ class World:
         """Return the value that the first rank has."""
         return int(self._words(str(value) if self.is_first else "", "the first rank's word")[0])
 
-    def text_from_first(self, text: str) -> str:
-        """Return the first rank's ASCII text, after work that only it does and that may take
-        long."""
-        pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
+    def numbers_from_first(self, numbers: Iterable[float]) -> list[float]:
+        """Return the first rank's numbers, after work that only it does and that may take long; all
+        ranks give as many."""
         slow = replace(self, patience=self.patience * _LONG)
-        count = slow.from_first(len(pieces))
-        mine = pieces if self.is_first else [""] * count
-        return "".join(self._words(piece, "the first rank's word")[0] for piece in mine)
+        words = [slow._words(number.hex(), "the first rank's word")[0] for number in numbers]
+        return [float.fromhex(word) for word in words]
 
     def most(self, value: int) -> int:
         """Return the largest value of any rank."""
@@ -281,32 +266,6 @@ def refuse_sharded(module: nn.Module) -> None:
             "training: parameters are split among processes (FSDP, tensor parallelism), none "
             "of which holds the whole network; use DistributedDataParallel, or the plain module"
         )
-
-
-def checksum(tensors: Iterable[Tensor]) -> str:
-    """Return one number for all bits of all tensors, the same on every machine.
-
-    Σ mix(bᵢ + i·c) modulo 2⁶⁴ for the bits bᵢ of the i-th entry as a whole number: any single
-    change is seen, because `_mixed` is a bijection and c is fixed; several changes cancel with a
-    probability of about 2⁻⁶⁴. It does not protect against deliberate changes.
-    """
-    sums: list[int] = []
-    for item in tensors:
-        bits = item.detach().reshape(-1).contiguous().view(_INTEGERS[item.element_size()])
-        total = 0
-        for start in range(0, len(bits), _PART):
-            part = bits[start : start + _PART].long()
-            places = torch.arange(start, start + len(part), device=part.device)
-            total += int(_mixed(part + places * _GOLDEN).sum())
-        sums.append(total & (2**64 - 1))
-    return " ".join(f"{item:x}" for item in sums)
-
-
-def _mixed(numbers: Tensor) -> Tensor:
-    """Mix bits as splitmix64 does, with signed shifts; every line can be undone."""
-    numbers = (numbers ^ (numbers >> 30)) * _FIRST
-    numbers = (numbers ^ (numbers >> 27)) * _SECOND
-    return numbers ^ (numbers >> 31)
 
 
 def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
