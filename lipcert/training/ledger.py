@@ -24,23 +24,16 @@ Every line holds the digest of the line before (`audit.trace.spelling`). Reading
 bytes and returns the header and a count, or raises NoVerdictError with the line of the first
 irregularity. Invariant: the count never falls, except that "unused" gives back releases that the
 line right before it counted.
-
-The file only grows, before anything is released; an unfinished end is overwritten, never cut off
-first.
 """
 
-import fcntl
-import os
-import stat
 import time
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
-from lipcert.audit.trace.files import FILE_MODE, make_private_folder, sync_folder
+from lipcert.audit.trace.files import ChainFile
 from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError, links, sealed
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon, steps_for_epsilon
@@ -49,9 +42,7 @@ from lipcert.settings.values import check_positive
 from lipcert.training.world import OneProcess
 
 _SCHEMA: Final = "lipcert.ledger/1"
-_BEGINNING: Final = ""
 _SPENDING: Final = frozenset({"release", "torn", "epoch"})
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +125,12 @@ class LedgerContent:
     """Length of the complete lines in bytes."""
 
 
-def header_line(header: LedgerHeader) -> tuple[bytes, str]:
-    """Return the first line and its digest."""
-    return sealed({"kind": "header", **header.members()}, _BEGINNING)
-
-
-def spending_line(kind: str, number: int, previous: str) -> tuple[bytes, str]:
-    """Return a line after which `number` releases are counted, and its digest."""
-    return sealed({"kind": kind, "number": number, "time": time.time()}, previous)
-
-
 def read_ledger(file: BinaryIO, name: str) -> LedgerContent | None:
     """Return the content of a file; None if it has no complete line."""
     content = None
     least = 0
     try:
-        for link in links(file, name, _BEGINNING):
+        for link in links(file, name, ""):
             try:
                 if content is None:
                     header, number = _header(link.members), 0
@@ -204,104 +185,6 @@ def _refused(name: str, reason: str) -> NoVerdictError:
     )
 
 
-class LedgerFile:
-    """An open, locked file; new lines are written at `end`, the end of the complete ones."""
-
-    def __init__(self, path: Path) -> None:
-        """Open and lock the file.
-
-        The kernel holds the lock until the process ends. Worker processes would inherit it and
-        outlive a parent that is killed, so they close the file as they begin.
-        """
-        self.path = path
-        self.end = 0
-        try:
-            make_private_folder(path.parent)
-            self._file = os.open(path, _FLAGS, FILE_MODE)
-            self._close = weakref.finalize(self, os.close, self._file)
-            os.register_at_fork(after_in_child=partial(_close_in_child, weakref.ref(self)))
-            if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                raise UsageError(f"ledger: {path} is not a regular file; name another folder")
-            self._lock()
-            sync_folder(path.parent)
-        except OSError as error:
-            raise self._failed(error) from error
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this process still holds the file."""
-        return self._close.alive
-
-    @property
-    def size(self) -> int:
-        """Size in bytes, including an unfinished end."""
-        return os.fstat(self._file).st_size
-
-    def reading(self) -> BinaryIO:
-        """Return the same file, opened at its beginning."""
-        file = os.fdopen(os.dup(self._file), "rb")
-        file.seek(0)
-        return file
-
-    def append(self, line: bytes, unfinished: int = 0) -> None:
-        """Write a line behind the complete ones, over `unfinished` bytes; it is on the disk when
-        this returns.
-
-        After a failure the file is closed and accepts no more lines.
-        """
-        try:
-            found = os.fstat(self._file)
-            if found.st_nlink == 0 or found.st_size != self.end + unfinished:
-                raise NoVerdictError(
-                    f"ledger: {self.path} was removed or changed during the run, so "
-                    "nothing more is released; restore it and start the run again"
-                )
-            self._write(line)
-        except OSError as error:
-            self.close()
-            raise self._failed(error) from error
-        except NoVerdictError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file, unless it is closed already."""
-        self._close()
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.close()
-            raise UsageError(
-                f"ledger: {self.path} is held by another process, or by a run of this one that was "
-                "not closed; end that one first: two runs cannot share a budget"
-            ) from error
-
-    def _write(self, line: bytes) -> None:
-        rest = memoryview(line)
-        while rest:
-            place = self.end + len(line) - len(rest)
-            rest = rest[os.pwrite(self._file, rest, place) :]
-        os.fsync(self._file)
-        self.end += len(line)
-        if self.size > self.end:
-            os.ftruncate(self._file, self.end)
-            os.fsync(self._file)
-
-    def _failed(self, error: OSError) -> NoVerdictError:
-        return NoVerdictError(
-            f"ledger: cannot write {self.path}: {error.strerror or error}; nothing was released, "
-            "and the run can be started again once this is fixed"
-        )
-
-
-def _close_in_child(reference: weakref.ref[LedgerFile]) -> None:
-    file = reference()
-    if file is not None:
-        file.close()
-
-
 def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
     """Return the plan that consists of the first releases alone.
 
@@ -347,8 +230,7 @@ class Ledger(OneProcess):
         self._evaluated = (0, 0.0)
         self._ahead = ahead
         self._releases = self._counted = spent
-        self._head = ""
-        self._file = None if path is None else LedgerFile(path)
+        self._file = None if path is None else ChainFile(path, "ledger")
         if self._file is not None:
             try:
                 self._go_on(self._file)
@@ -435,8 +317,6 @@ class Ledger(OneProcess):
             raise NoVerdictError(
                 f"ledger: the budget of {self.most} releases is spent; nothing may be released"
             )
-        if self._file is not None and not self._file.is_open:
-            raise UsageError(f"ledger: {self.path} was closed")
         if self._releases == self._counted:
             rest = min(self._ahead, self.planned - self._releases)
             self._count("release", self._releases + max(1, rest))
@@ -458,7 +338,7 @@ class Ledger(OneProcess):
         """Close the ledger."""
         self.close()
 
-    def _go_on(self, held: LedgerFile) -> None:
+    def _go_on(self, held: ChainFile) -> None:
         """Find the end of the chain of lines, or begin one.
 
         The rest of an epoch that was begun counts as spent: which example was in which batch is
@@ -471,32 +351,39 @@ class Ledger(OneProcess):
             self._begin(held)
             return
         require_same(str(held.path), content.header, self.header)
-        self._head, held.end = content.head, content.end
+        held.go_on(content.head, content.end)
         self._counted = content.releases
-        unfinished = held.size - held.end
-        if unfinished:
-            self._count("torn", self._counted + 1, unfinished)
+        if held.unfinished:
+            self._count("torn", self._counted + 1)
         if self.header.plan.sampling.by_epoch:
             rest = -self._counted % self.header.plan.batches_per_epoch
             if rest:
                 self._count("epoch", self._counted + rest)
         self._releases = self._counted
 
-    def _begin(self, held: LedgerFile) -> None:
+    def _begin(self, held: ChainFile) -> None:
         """Write the header, over the beginning of one that a killed process may have left."""
-        line, self._head = header_line(self.header)
+        members: JsonObject = {"kind": "header", **self.header.members()}
+        line, _ = sealed(members, held.head)
         with held.reading() as file:
-            begun = file.read(len(line))
-        if held.size > len(begun) or not line.startswith(begun):
+            begun = file.read()
+        if not line.startswith(begun):
             raise NoVerdictError(
                 f"ledger: {held.path} is not the beginning of a ledger of this run; if you know "
                 "that nothing was released, remove it; otherwise name a new folder"
             )
-        held.append(line, len(begun))
+        held.go_on(held.head, 0)
+        held.append(members)
 
-    def _count(self, kind: str, number: int, unfinished: int = 0) -> None:
-        """Record that `number` releases are counted; it is on the disk when this returns."""
+    def _count(self, kind: str, number: int) -> None:
+        """Record that `number` releases are counted; it is on the disk when this returns.
+
+        After a failure the file is closed and accepts no more lines.
+        """
         if self._file is not None:
-            line, self._head = spending_line(kind, number, self._head)
-            self._file.append(line, unfinished)
+            try:
+                self._file.append({"kind": kind, "number": number, "time": time.time()})
+            except NoVerdictError:
+                self._file.close()
+                raise
         self._counted = number

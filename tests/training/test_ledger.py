@@ -12,17 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.audit.trace.spelling import sealed
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon, noise_for_epsilon, steps_for_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.training.ledger import (
-    Ledger,
-    LedgerHeader,
-    header_line,
-    read_ledger,
-    spending_line,
-)
+from lipcert.training.ledger import Ledger, LedgerHeader, read_ledger
 from tests.commands import in_child
 
 KILLS = 8
@@ -254,7 +249,7 @@ def test_a_chain_that_counts_wrongly_is_refused(path: Path, kind: str, number: i
     with path.open("rb") as file:
         head = read_ledger(file, "x").head
     with path.open("ab") as file:
-        file.write(spending_line(kind, number, head)[0])
+        file.write(sealed({"kind": kind, "number": number, "time": 1.0}, head)[0])
     with pytest.raises(NoVerdictError, match=r"line 5: .* cannot follow 3 releases"):
         Ledger(header(), path)
 
@@ -334,7 +329,9 @@ def test_a_failing_disk_ends_the_run(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, failing, fail)
-    with pytest.raises(NoVerdictError, match="No space left on device; nothing was released"):
+    with pytest.raises(
+        NoVerdictError, match="No space left on device; what was written before is kept"
+    ):
         ledger.spend()
     monkeypatch.undo()
     with pytest.raises(UsageError, match="was closed"):
@@ -343,7 +340,7 @@ def test_a_failing_disk_ends_the_run(
 
 
 def test_killed_while_the_header_is_written(path: Path) -> None:
-    line, _ = header_line(header())
+    line, _ = sealed({"kind": "header", **header().members()}, "")
     path.parent.mkdir()
     for size in (0, 1, len(line) // 2, len(line) - 1):
         path.write_bytes(line[:size])

@@ -6,26 +6,21 @@ operating system before `append` returns, so that a killed process loses nothing
 failure loses at most what was written in the last seconds (`SYNC_SECONDS`) or lines (`SYNC_LINES`).
 """
 
-import fcntl
-import os
 import time
 import warnings
-import weakref
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from lipcert.audit.trace.blobs import Blob, BlobStore, StoredTensor
 from lipcert.audit.trace.files import (
-    FILE_MODE,
     MANIFEST,
+    ChainFile,
     awaited,
     make_private_folder,
     replace_durably,
     steps_name,
-    sync_folder,
 )
 from lipcert.audit.trace.reading import (
     Trace,
@@ -35,7 +30,7 @@ from lipcert.audit.trace.reading import (
     read_manifest,
 )
 from lipcert.audit.trace.records import Close, Declaration, Event, Manifest, Resume, Start, Step
-from lipcert.audit.trace.spelling import MAX_LINE, FormError, TraceError, sealed
+from lipcert.audit.trace.spelling import FormError, TraceError
 from lipcert.errors import NoVerdictError, UsageError
 
 SYNC_LINES: Final = 256
@@ -50,127 +45,63 @@ class TraceWriter:
     """The single writer of the lines of one rank; begins a trace, or continues one.
 
     The trace begins with rank 0, whose manifest the other ranks wait for. To continue a trace, the
-    manifest must be the same except for the versions, and may omit what the run declares. The
-    kernel holds the lock until the process ends. Worker processes would inherit it and outlive a
-    parent that is killed, so they close the file as they begin.
+    manifest must be the same except for the versions, and may omit what the run declares.
+
+    steps: how many the rank has recorded, in this process and before.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, rank: int = 0) -> None:
         if not 0 <= rank < manifest.ranks:
             raise UsageError(f"trace: rank {rank} of {manifest.ranks} ranks")
-        self.manifest = manifest
-        self._path = folder / steps_name(rank)
-        self._head, self._end, self._steps = "", 0, 0
-        self._unsynced = 0
-        self._synced_at = time.monotonic()
+        self._unsynced, self._synced_at = 0, time.monotonic()
         try:
             trace = _opened(folder, manifest, rank)
-            self.manifest = trace.manifest
             self._blobs = BlobStore(folder, rank)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
-            os.register_at_fork(after_in_child=partial(_close_in_child, weakref.ref(self)))
-            self._go_on(trace, manifest, rank)
-            sync_folder(folder)
         except OSError as error:
             raise NoVerdictError(f"trace: cannot write {folder}: {error.strerror}") from error
-
-    @property
-    def steps(self) -> int:
-        """How many steps the rank has recorded, in this process and before."""
-        return self._steps
-
-    def store(self, tensors: Mapping[str, StoredTensor]) -> Blob:
-        """Write tensors to the disk, for a line to name."""
-        self._require_open()
-        try:
-            return self._blobs.put(tensors)
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def append(self, event: Event) -> None:
-        """Write the line of an event."""
-        self._require_open()
-        line, digest = sealed(event_members(event), self._head)
-        if len(line) > MAX_LINE:
-            raise UsageError(f"trace: a step of {len(line)} bytes is longer than {MAX_LINE}")
-        try:
-            _write(self._file, line, self._end)
-        except OSError as error:
-            os.ftruncate(self._file, self._end)
-            raise self._failed(error) from error
-        self._head = digest
-        self._end += len(line)
-        self._steps += isinstance(event, Step)
-        self._unsynced += 1
-        self._sync(always=not isinstance(event, Step))
-
-    def close(self) -> None:
-        """Record that the recording ends here, and close the file."""
-        if self._file >= 0:
-            self.append(Close(time.time(), self._steps))
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Close the file without recording an end, as an interruption would."""
-        if self._file >= 0:
-            os.fsync(self._file)
-            self.forget()
-
-    def forget(self) -> None:
-        """Close the file in this process; its content is as durable as before."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _go_on(self, trace: Trace, manifest: Manifest, rank: int) -> None:
-        """Find the end of the chain, cut an unfinished line behind it, and record that."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.forget()
-            raise UsageError(f"trace: {self._path} is being recorded by another process") from error
+        self.manifest = trace.manifest
+        self._file = ChainFile(folder / steps_name(rank), "trace")
         try:
             found = trace.end(rank)
         except TraceError:
-            self.forget()
+            self._file.close()
             raise
-        self._head, self._end, self._steps = found.head, found.end, found.steps
-        cut = os.fstat(self._file).st_size - self._end
-        os.ftruncate(self._file, self._end)
-        now = time.time()
-        begun = self._end > 0
-        self.append(Resume(now, self._steps, cut, manifest.versions) if begun else Start(now))
+        self._file.go_on(found.head, found.end)
+        self.steps = found.steps
+        cut, now = self._file.unfinished, time.time()
+        self.append(Resume(now, self.steps, cut, manifest.versions) if found.lines else Start(now))
 
-    def _require_open(self) -> None:
-        if self._file < 0:
-            raise UsageError(f"trace: {self._path} was closed, or is held by the parent process")
+    def store(self, tensors: Mapping[str, StoredTensor]) -> Blob:
+        """Write tensors to the disk, for a line to name."""
+        try:
+            return self._blobs.put(tensors)
+        except OSError as error:
+            raise NoVerdictError(
+                f"trace: cannot write to {self._file.path.parent}: {error.strerror or error}; the "
+                "steps recorded before are kept, and recording can continue once this is fixed"
+            ) from error
 
-    def _sync(self, always: bool) -> None:
-        now = time.monotonic()
-        if always or self._unsynced >= SYNC_LINES or now - self._synced_at >= SYNC_SECONDS:
-            os.fsync(self._file)
-            self._unsynced = 0
-            self._synced_at = now
+    def append(self, event: Event) -> None:
+        """Write the line of an event; those of steps are made durable a few at a time."""
+        is_step, now = isinstance(event, Step), time.monotonic()
+        is_late = self._unsynced + 1 >= SYNC_LINES or now - self._synced_at >= SYNC_SECONDS
+        synced = not is_step or is_late
+        self._file.append(event_members(event), synced=synced)
+        self.steps += is_step
+        self._unsynced = 0 if synced else self._unsynced + 1
+        self._synced_at = now if synced else self._synced_at
 
-    def _failed(self, error: OSError) -> NoVerdictError:
-        return NoVerdictError(
-            f"trace: cannot write to {self._path.parent}: {error.strerror or error}; the steps "
-            "recorded before are kept, and recording can continue there once this is fixed"
-        )
+    def close(self) -> None:
+        """Record that the recording ends here, and close the file."""
+        if self._file.is_open:
+            self.append(Close(time.time(), self.steps))
+            self._file.close()
 
-
-def _close_in_child(reference: weakref.ref[TraceWriter]) -> None:
-    writer = reference()
-    if writer is not None:
-        writer.forget()
-
-
-def _write(file: int, line: bytes, place: int) -> None:
-    """Write all of a line at its place."""
-    rest = memoryview(line)
-    while rest:
-        written = os.pwrite(file, rest, place)
-        rest, place = rest[written:], place + written
+    def abandon(self) -> None:
+        """Close the file without recording an end, as an interruption would."""
+        if self._file.is_open:
+            self._file.sync()
+            self._file.close()
 
 
 def _opened(folder: Path, manifest: Manifest, rank: int) -> Trace:

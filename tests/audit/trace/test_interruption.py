@@ -15,7 +15,6 @@ from lipcert.audit.trace.records import Resume, Start
 from lipcert.audit.trace.spelling import FaultKind, TraceError
 from lipcert.errors import UsageError
 from tests.audit.trace.made import made, opened, step
-from tests.commands import in_child
 
 KILLS = 12
 CHILD = """
@@ -94,22 +93,6 @@ def test_an_unfinished_tensor_is_written_again(tmp_path: Path) -> None:
     with closing(opened(folder)) as writer:
         step(writer, 0)
     assert verify(folder).faults == ()
-
-
-def test_forked_workers_neither_hold_nor_write(tmp_path: Path) -> None:
-    """A worker that outlives a parent that was killed must not keep the trace locked."""
-    writer = opened(tmp_path / "t")
-    writer.append(step(writer, 0))
-
-    def ended() -> None:
-        writer.append(step(writer, 1))
-        writer.close()
-        opened(tmp_path / "t").close()
-
-    found = in_child(lambda: writer.append(step(writer, 1)), meanwhile=ended)
-    assert "held by the parent process" in found
-    assert verify(tmp_path / "t").faults == ()
-    assert verify(tmp_path / "t").steps == 2
 
 
 def test_a_closed_writer_takes_no_more(tmp_path: Path) -> None:
