@@ -1,10 +1,5 @@
-"""kill -9 at any moment: no recorded step is lost or told twice, and everything verifies."""
+"""What an interruption leaves is continued, and everything verifies; see the tests of ledgers."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,35 +10,6 @@ from lipcert.audit.trace.records import Resume, Start
 from lipcert.audit.trace.spelling import FaultKind, TraceError
 from lipcert.errors import UsageError
 from tests.audit.trace.made import made, opened, step
-
-KILLS = 12
-CHILD = """
-import sys
-from pathlib import Path
-from tests.audit.trace.made import opened, step
-writer = opened(Path(sys.argv[1]))
-print(writer.steps, flush=True)
-while True:
-    number = writer.steps
-    writer.append(step(writer, number, detail=number % 3 == 0))
-    print(number, flush=True)
-"""
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def killed(folder: Path, moment: float) -> list[int]:
-    """Record in a child until it is killed; the steps it said it had recorded."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    first = child.stdout.readline()
-    time.sleep(moment)
-    os.kill(child.pid, signal.SIGKILL)
-    told = [int(line) for line in child.stdout.read().splitlines(keepends=True) if "\n" in line]
-    child.stdout.close()
-    child.wait()
-    assert first
-    return told
 
 
 @pytest.mark.parametrize("kept", ["none", "one", "half", "all but the end"])
