@@ -2,7 +2,7 @@
 
     manifest.json        what is recorded, and what the run declares about itself
     steps-<rank>.jsonl   one line a step, chained by digests that begin with the manifest's
-    blobs/<sha256>       tensors in the format safetensors, named by their digest
+    blobs/<sha256>       tensors, named by their digest
 
 If examples are named and not stored, their key lies beside the folder, in `FOLDER.key`.
 

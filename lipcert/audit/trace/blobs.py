@@ -1,9 +1,10 @@
-"""Blobs: tensors in files that are named by their digest, in the format safetensors.
+"""Blobs: tensors in files that are named by their digest.
 
-Equal tensors have equal bytes; untrusted bytes become numpy arrays, without torch and without
-pickle, or raise `FormError`. Invariants: the data of the tensors fill the bytes behind the header
-exactly, without gaps and without overlap; arrays that are read have the digest of their name and
-the expected shapes.
+A file is one line of JSON, {"name": {"dtype": …, "shape": […]}, …} in order of the names, padded by
+blanks to whole words, and then the little-endian numbers of each tensor. Equal tensors have equal
+bytes; untrusted bytes become numpy arrays, without torch and without pickle, or raise `FormError`.
+Invariants: the tensors fill the bytes behind the line exactly; arrays that are read have the digest
+of their name and the expected shapes.
 
 Examples that a trace does not hold are named by HMAC-SHA256 of these bytes, under a random key of
 256 bits. The key lies beside the trace, in `FOLDER.key`, readable only by its owner, and belongs
@@ -15,11 +16,9 @@ key for all ranks and all times, and its manifest states a digest of it.
 
 import hashlib
 import hmac
-import json
 import math
 import os
 import secrets
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +35,15 @@ from lipcert.audit.trace.files import (
     open_regular,
     replace_durably,
 )
-from lipcert.audit.trace.spelling import MEMBERS, Fault, FaultKind, FormError, TraceError
+from lipcert.audit.trace.spelling import (
+    MEMBERS,
+    Fault,
+    FaultKind,
+    FormError,
+    TraceError,
+    spelled,
+    understood,
+)
 from lipcert.errors import NoVerdictError, UsageError
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -86,11 +93,10 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """The entry of a tensor in the header."""
+    """The entry of a tensor in the first line."""
 
     dtype: str
     shape: Shape
-    data_offsets: tuple[int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -128,19 +134,9 @@ def bytes_of(tensors: Mapping[str, StoredTensor]) -> list[memoryview]:
 
 
 def _header(entries: Mapping[str, _Entry]) -> bytes:
-    """Return the header of a file of these tensors; there is exactly one spelling."""
-    placed: dict[str, object] = {}
-    end = 0
-    for name, entry in sorted(entries.items()):
-        begin, end = end, end + entry.size
-        placed[name] = {
-            "dtype": entry.dtype,
-            "shape": list(entry.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(placed, separators=(",", ":"), ensure_ascii=True).encode("ascii")
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return struct.pack("<Q", len(text)) + text
+    """Return the first line of a file of these tensors; there is exactly one spelling."""
+    text = spelled({name: MEMBERS.write(entry) for name, entry in entries.items()})
+    return text + b" " * (-(len(text) + 1) % _ALIGNMENT) + b"\n"
 
 
 def tensors_in(data: bytes) -> dict[str, Array]:
@@ -149,21 +145,18 @@ def tensors_in(data: bytes) -> dict[str, Array]:
 
     Raises:
         FormError: unless the file is the one that is written for these arrays: the header is
-            written again and compared, so that gaps, overlaps and duplicate names are refused.
+            written again and compared.
     """
-    begin = 8 + _header_length(data)
-    try:
-        header = json.loads(data[8:begin].decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FormError(f"the header is not JSON ({str(error)[:120]})") from error
-    entries: dict[str, _Entry] = MEMBERS.read_any(dict[str, _Entry], header, "header")
+    begin = data.find(b"\n", 0, _MAX_HEADER) + 1
+    members = understood(data[:begin].rstrip())
+    entries: dict[str, _Entry] = MEMBERS.read_any(dict[str, _Entry], members, "header")
     if len(entries) > MAX_TENSORS:
         raise FormError(f"the header holds more than {MAX_TENSORS} tensors")
     for name, entry in entries.items():
         if entry.dtype not in _TYPES:
             raise FormError(f"tensor {name[:80]!r}: the type {entry.dtype[:20]!r} is not known")
     if _header(entries) != data[:begin]:
-        raise FormError("the header does not describe these tensors one after the other")
+        raise FormError("the header is not padded to whole words")
     if sum(entry.size for entry in entries.values()) != len(data) - begin:
         raise FormError(f"the {len(data) - begin} bytes behind the header are not its tensors")
     found: dict[str, Array] = {}
@@ -172,18 +165,6 @@ def tensors_in(data: bytes) -> dict[str, Array]:
         begin, piece = begin + entry.size, body[begin : begin + entry.size]
         found[name] = _array(entry, piece, f"tensor {name[:80]!r}")
     return found
-
-
-def _header_length(data: bytes) -> int:
-    """Return the length of the header in bytes, as the file states it."""
-    if len(data) < 8:
-        raise FormError("too short for a header")
-    length = int.from_bytes(data[:8], "little")
-    if length > min(_MAX_HEADER, len(data) - 8):
-        if data[:2] in {b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"}:
-            raise FormError("looks like a pickle or a file of torch.save, which is never read")
-        raise FormError(f"a header of {length} bytes is longer than the file or than allowed")
-    return length
 
 
 def _array(entry: _Entry, numbers: memoryview, where: str) -> Array:
@@ -206,8 +187,8 @@ def _array(entry: _Entry, numbers: memoryview, where: str) -> Array:
 class Expected:
     """The required content of a blob: only names of `shapes` (None: any), all of them if complete.
 
-    examples: length of the first axis of "input" and "losses", None if not known. (A loss may have
-    flattened its logits and labels.)
+    examples: length of the first axis of "input", None if not known. (A loss may have flattened its
+    labels.)
     """
 
     shapes: Mapping[str, Shape] | None = None
@@ -226,13 +207,9 @@ class Expected:
                     )
             if self.complete and len(tensors) != len(self.shapes):
                 raise FormError(f"{min(set(self.shapes) - set(tensors))[:80]!r} is missing")
-        if self.examples is not None:
-            for name in {"input", "losses"} & set(tensors):
-                array = tensors[name]
-                if array.shape[:1] != (self.examples,):
-                    raise FormError(
-                        f"{name[:80]!r} of shape {array.shape} is not of {self.examples} examples"
-                    )
+        shape = (self.examples,) if "input" not in tensors else tensors["input"].shape
+        if self.examples is not None and shape[:1] != (self.examples,):
+            raise FormError(f"'input' of shape {shape} is not of {self.examples} examples")
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,6 @@ class EventReader:
             raise FormError(f"a line of kind {word!r:.40} is not known")
         if kind is not Step:
             return self._codec.read(kind, rest, "line")
-        rest.pop("generators", None)  # of older recorders: no check reads it
         step = self._codec.read(Step, rest, "line", rank=self._rank)
         return replace(
             step,

@@ -24,7 +24,7 @@ from lipcert.privacy.plan import Sampling
 from lipcert.settings.settings import kinds_of
 from lipcert.settings.values import check_choice, check_positive, number, table
 
-SCHEMA: Final = "lipcert.trace/1"
+SCHEMA: Final = "lipcert.trace/2"
 _MAX_RANKS: Final = 1 << 16
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]
@@ -111,14 +111,14 @@ class Manifest:
     stored."""
     declaration: Declaration = field(default_factory=Declaration, metadata=member("declared"))
     redaction: Redaction | None = field(default=None, metadata=member("redacted"))
-    schema: Literal["lipcert.trace/1"] = SCHEMA
+    schema: Literal["lipcert.trace/2"] = SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class ExamplesName:
     """Identifies the examples of a batch, for a trace that does not hold them (see `blobs`).
 
-    hmac: of the tensors "input" and "labels". input, labels: their types, as in safetensors. drawn:
+    hmac: of the tensors "input" and "labels". input, labels: their types, as in blobs. drawn:
     the name is of inputs as the data set holds them; what rounding left outside of the declared
     domain was moved into it before the network read them (see `gradient_stats.admissibility`).
     """
@@ -138,8 +138,7 @@ class Batch:
     examples' gradients was divided by. loss: as it was differentiated; the mean if `reduction` is
     NONE. tensors: only with detail and stored data, as far as they were seen: "input" (after all
     transforms) with one row for each example, "labels" as the loss function got them; further
-    inputs of the network as "input.1" or "input.name"; older versions also stored "logits" and
-    "losses". name: with detail, if data are not stored.
+    inputs of the network as "input.1" or "input.name". name: with detail, if data are not stored.
     """
 
     examples: int | None = None

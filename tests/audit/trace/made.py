@@ -59,7 +59,7 @@ def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -
     clean, noise, x = gradients(rng), gradients(rng), rng.standard_normal((5, 3))
     noised = {name: clean[name] + noise[name] for name in clean}
     labels, losses = rng.integers(0, 4, 5), rng.random(5)
-    tensors = {"input": x, "labels": labels, "losses": losses, "logits": rng.random((5, 4))}
+    tensors = {"input": x, "labels": labels}
     return records.Step(
         rank=rank,
         number=number,

@@ -15,7 +15,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from safetensors.numpy import load
 
 from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
 from lipcert.audit.trace.reading import event_members, read_trace, verify
@@ -37,7 +36,7 @@ def joined(tensors: dict[str, StoredTensor]) -> bytes:
 
 
 @given(NAMED)
-def test_tensors_come_back_and_are_safetensors(arrays: dict[str, np.ndarray]) -> None:
+def test_tensors_come_back(arrays: dict[str, np.ndarray]) -> None:
     data = joined({name: stored(array) for name, array in arrays.items()})
     found = tensors_in(data)
     assert set(found) == set(arrays)
@@ -45,10 +44,6 @@ def test_tensors_come_back_and_are_safetensors(arrays: dict[str, np.ndarray]) ->
         assert found[name].dtype == array.dtype
         assert found[name].shape == array.shape
         assert found[name].tobytes() == array.tobytes()
-    others = load(data)
-    assert {name: item.tobytes() for name, item in others.items()} == {
-        name: item.tobytes() for name, item in arrays.items()
-    }
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=5))
@@ -218,15 +213,3 @@ def test_the_arithmetic_of_products(device, dtype, autocast, tf32, expected) -> 
     assert used.products(convolves=False) is plain
     assert dataclasses.replace(used, tf32_matmul=tf32).products(convolves=False) is expected
     assert used.stored is {"float32": Precision.FLOAT32, "float64": Precision.FLOAT64}.get(dtype)
-
-
-@pytest.mark.parametrize("length", [2 * 256 + 128, 3 * 256 + 128, 4 * 256 + 128, 5 * 256 + 128])
-def test_the_length_of_a_header_may_look_like_the_first_byte_of_a_pickle(length: int) -> None:
-    """It comes first in a blob, with its lowest byte before the others."""
-    array = np.arange(3.0)
-    for letters in range(1, length):
-        data = joined({"x" * letters: stored(array)})
-        if int.from_bytes(data[:8], "little") == length:
-            break
-    assert data[:2] == bytes((0x80, length // 256))
-    assert np.array_equal(tensors_in(data)["x" * letters], array)

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import random
-import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -160,21 +159,9 @@ def exchanged(folder: Path, old: str, content: bytes) -> Path:
     return rewritten(folder, lambda m: m.update({old: digest}))
 
 
-def tensor_file(header: object, body: bytes = b"") -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
-
-
-def spelled(header: object, body: bytes = b"") -> bytes:
-    """A file whose header is spelled as a recorder spells it."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return tensor_file(text + b" " * (-len(text) % 8), body)
-
-
-def twice(file: bytes) -> bytes:
-    """With the one entry of its header given a second time."""
-    text = file[8:-4]
-    return tensor_file(text[:-1] + b"," + text[1:], file[-4:])
+def tensor_file(header: object, body: bytes = b"", pad: bytes = b"") -> bytes:
+    text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode() + pad
+    return text + b" " * (-(len(text) + 1) % 8) + b"\n" + body
 
 
 class Armed:
@@ -184,40 +171,33 @@ class Armed:
         return os.mkdir, ("pickles-were-read",)
 
 
-ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+ONE = {"dtype": "F32", "shape": [1]}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (pickle.dumps(Armed()), "pickle"),
-        (b"PK\x03\x04" + bytes(100), "pickle"),
-        (b"", "too short"),
-        (struct.pack("<Q", 1 << 60) + b"{}", "header"),
-        (tensor_file(b"[]"), "not an object"),
-        (tensor_file(b"{" * 100), "not JSON"),
-        (tensor_file(b"[" * 100_000), "not JSON"),
-        (tensor_file(b'{"w":{},"w":{}}'), "is missing"),
-        (twice(tensor_file({"w": ONE}, bytes(4))), "header does not describe"),
-        (tensor_file({"w": ONE}, bytes(4)), "header does not describe"),
+        (pickle.dumps(Armed()), "JSON"),
+        (b"", "JSON"),
+        (b"{" * 100, "JSON"),
+        (b"[" * 100_000 + b"\n", "JSON"),
+        (b'{"w":{"dtype":"F32","shape":[1]}, "v":{}}\n', "spelling"),
+        (b'{"w":{},"w":{}}\n', "given twice"),
+        (tensor_file([]), "not an object"),
+        (tensor_file({"w": ONE}, bytes(4), b" " * 8), "padded"),
         (tensor_file({"w": []}), "not an object"),
         (tensor_file({"w": {**ONE, "more": 1}}, bytes(4)), "unknown member 'more'"),
         (tensor_file({"w": {**ONE, "dtype": "C64"}}, bytes(4)), "type"),
-        (tensor_file({"w": {**ONE, "shape": [2]}}, bytes(4)), "header does not describe"),
-        (tensor_file({"w": {**ONE, "shape": [1 << 40, 1 << 40]}}, bytes(4)), "header"),
+        (tensor_file({"w": {**ONE, "shape": [1 << 40, 1 << 40]}}, bytes(4)), "not its tensors"),
         (tensor_file({"w": {**ONE, "shape": [-1]}}, bytes(4)), "whole number"),
-        (spelled({"w": {**ONE, "shape": [1 << 62, 4], "data_offsets": [0, 1 << 66]}}), "number"),
-        (spelled({"w": {**ONE, "shape": [1 << 60], "data_offsets": [0, 1 << 62]}}), "not its tens"),
-        (spelled({"w": {**ONE, "shape": [0, 1 << 61], "data_offsets": [0, 0]}}), "tensor"),
-        (spelled({"w": {**ONE, "shape": [1] * 99}}, bytes(4)), "tensor"),
-        (spelled({"w": {**ONE, "data_offsets": [4, 8]}}, bytes(8)), "header does not describe"),
-        (spelled({"v": ONE, "w": ONE}, bytes(4)), "header does not describe"),
-        (spelled({"w": ONE}, bytes(2)), "not its tensors"),
-        (spelled({"w": ONE}, bytes(9)), "not its tensors"),
-        (spelled({"w": {**ONE, "dtype": "BOOL", "data_offsets": [0, 1]}}, b"\x02"), "boolean"),
-        (spelled({"w": ONE}, bytes(4)), "shape"),
-        (spelled({"v": ONE}, bytes(4)), "has no tensor"),
-        (spelled({}), "missing"),
+        (tensor_file({"w": {**ONE, "shape": [0, 1 << 61]}}), "tensor"),
+        (tensor_file({"w": {**ONE, "shape": [1] * 99}}, bytes(4)), "tensor"),
+        (tensor_file({"v": ONE, "w": ONE}, bytes(4)), "not its tensors"),
+        (tensor_file({"w": ONE}, bytes(9)), "not its tensors"),
+        (tensor_file({"w": {**ONE, "dtype": "BOOL"}}, b"\x02"), "boolean"),
+        (tensor_file({"w": ONE}, bytes(4)), "shape"),
+        (tensor_file({"v": ONE}, bytes(4)), "has no tensor"),
+        (tensor_file({}), "missing"),
     ],
 )
 def test_hostile_tensors_are_refused(
@@ -263,9 +243,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         b"{}\n",
         b"[]\n",
         b"null\n",
-        b'{"schema":"lipcert.trace/2"}\n',
-        b'{"schema":"lipcert.trace/1","schema":"lipcert.trace/1"}\n',
-        b'{"ranks":NaN,"schema":"lipcert.trace/1"}\n',
+        b'{"schema":"lipcert.trace/1"}\n',
+        b'{"schema":"lipcert.trace/2","schema":"lipcert.trace/2"}\n',
+        b'{"ranks":NaN,"schema":"lipcert.trace/2"}\n',
         b"[" * 100_000 + b"\n",
         pickle.dumps({"schema": "lipcert.trace/1"}),
         b"\x1f\x8b\x08\x00",
