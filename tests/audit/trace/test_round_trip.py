@@ -121,11 +121,6 @@ def test_files_are_private(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == expected, path
 
 
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with closing(opened(tmp_path / "t")), pytest.raises(UsageError, match="another process"):
-        opened(tmp_path / "t")
-
-
 @pytest.mark.parametrize(
     "change",
     [
