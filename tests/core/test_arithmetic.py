@@ -139,7 +139,8 @@ def test_ends() -> None:
     """e^0, log 1, large arguments, and what is refused."""
     low, high = exp_bounds(Fraction(0))
     assert low <= 1 <= high
-    assert log_bounds(Fraction(1)) == (0, 0)
+    low, high = log_bounds(Fraction(1))
+    assert low <= 0 <= high
     low, high = exp_bounds(Fraction(-(1 << 17)))
     assert 0 < low < high < Fraction(1, 1 << 180000)
     with pytest.raises(ValueError, match="too large"):

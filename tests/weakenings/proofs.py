@@ -89,7 +89,7 @@ NORMS = [
         oracles.wrong_stack_factors),
     by("norms.stacks:Grams.of", "H[:, start:, start:stop] = below",
         "H[:, start:, start:stop] = 0.5 * below", test_torus.test_claims),
-    by("norms.torus:_exponential", "(k + 1)", "(k + 2)",
+    by("circle:_point", "(k + 1)", "(k + 2)",
         test_torus.test_parts_are_within_the_promise, 7),
     by("norms.fused:scaled", "on_rows = outputs is not kernel.adjoint", "on_rows = outputs",
         test_fused.test_runs_are_one_map),

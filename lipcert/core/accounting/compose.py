@@ -23,12 +23,12 @@ import numpy.typing as npt
 
 from lipcert.core.accounting.pair import Losses
 from lipcert.core.arithmetic import add_up, round_up
+from lipcert.core.circle import half_turns
 from lipcert.core.exponential import exp_bounds
 from lipcert.core.interval import Array
 from lipcert.core.logarithm import log_bounds
 
 _Complex: TypeAlias = npt.NDArray[np.complex128]
-_ROOT_BITS: Final = 96
 """Fractional bits of the roots of unity."""
 
 
@@ -87,26 +87,9 @@ def _transform(values: _Complex) -> _Complex:
 
 @lru_cache(maxsize=2)
 def _roots(size: int) -> _Complex:
-    """e^(−2πik/n) for k < n/2, each within 2·2^−53.
-
-    Proof: from n = 4 on, the table for 2n holds the one for n and its products with e^(−πi/n),
-    whose cosine is √((1 + cos)/2). In integers of 96 bits a level loses 3 units of 2^−96, so after
-    30 levels they are within 2^−60, and then rounded to the nearest float64.
-    """
-    one = 1 << _ROOT_BITS
-    table, step = [(one, 0)], (0, -one)  # angle 0; the step −π/2 of n = 4
-    for level in range(size.bit_length() - 2):
-        if level:
-            cosine, sine = step
-            half = math.isqrt((one + cosine) * one >> 1)
-            step = half, (sine * one) // (2 * half)
-        table = [angle for pair in table for angle in (pair, _rotated(pair, step))]
-    return np.array([complex(c / one, s / one) for c, s in table], dtype=np.complex128)
-
-
-def _rotated(angle: tuple[int, int], by: tuple[int, int]) -> tuple[int, int]:
-    (c, s), (d, t) = angle, by
-    return (c * d - s * t) >> _ROOT_BITS, (c * t + s * d) >> _ROOT_BITS
+    """e^(−2πik/n) for k < n/2, each within 2·2^−53."""
+    half = max(size // 2, 1)
+    return np.conj(half_turns(half, half))
 
 
 _Reals: TypeAlias = npt.NDArray[np.floating]

@@ -12,62 +12,15 @@ something, less than one unit each. `bits` is between 64 and `MOST_BITS`.
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
 from typing import Final
 
+from lipcert.core.circle import pi
 from lipcert.core.exponential import exp_bounds
+from lipcert.core.logarithm import logarithm
 
 MOST_BITS: Final = 1400
 TAIL_ERROR: Final = 1 << 20
-_GUARD: Final = 64
-
-
-@cache
-def pi(bits: int) -> int:
-    """Return π, off by less than 1: 16·arctan(1/5) − 4·arctan(1/239) (Machin)."""
-    wide = bits + _GUARD
-    return (16 * _inverse_series(5, wide, -1) - 4 * _inverse_series(239, wide, -1)) >> _GUARD
-
-
-@cache
-def _log_two(bits: int) -> int:
-    """Return log 2 = 2·artanh(1/3), off by less than 1."""
-    return 2 * _inverse_series(3, bits + _GUARD, 1) >> _GUARD
-
-
-def _inverse_series(n: int, bits: int, sign: int) -> int:
-    """Σ_k sign^k/((2k+1)·n^(2k+1)), off by less than the number of its terms, below 2·bits."""
-    power, total, k = (1 << bits) // n, 0, 0
-    while power:
-        total += sign**k * (power // (2 * k + 1))
-        power //= n * n
-        k += 1
-    return total
-
-
-def logarithm(x: int, bits: int) -> int:
-    """Return log x for x > 0, off by less than 2.
-
-    Proof: x = 2^n·m with 1 ≤ m < 2, and log m = 16·artanh((s−1)/(s+1)) with s = m^(1/8), whose
-    argument is below 0.05. In the wide numbers s is off by 2, the argument by 3, the series by
-    the number of its terms < 2^12 more, n·log 2 by |n|: below 2^17 of 2^−(bits+64), |n| < 2^16.
-    """
-    if x <= 0:
-        raise ValueError("no logarithm")
-    wide = bits + _GUARD
-    n = x.bit_length() - 1 - bits
-    root = x << (wide - bits - n) if n <= wide - bits else x >> (n - wide + bits)
-    for _ in range(3):
-        root = math.isqrt(root << wide)
-    one = 1 << wide
-    power = ((root - one) << wide) // (root + one)
-    square = power * power >> wide
-    total, k = 0, 1
-    while power:
-        total += power // k
-        power = power * square >> wide
-        k += 2
-    return (16 * total + n * _log_two(wide)) >> _GUARD
+_LEAST_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +40,7 @@ class NormalTail:
     _series: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not _GUARD <= self.bits <= MOST_BITS:
+        if not _LEAST_BITS <= self.bits <= MOST_BITS:
             raise ValueError("too many bits")
 
     def __call__(self, x: int) -> int:

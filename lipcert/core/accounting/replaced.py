@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lipcert.core.accounting.curve import NormalTail, logarithm
+from lipcert.core.accounting.curve import NormalTail
+from lipcert.core.logarithm import logarithm
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from scipy.sparse.csgraph import connected_components
 
 from lipcert.audit.weight_norms import linear_map
 from lipcert.core.arithmetic import divide_up, multiply_down, round_up, sqrt_down
+from lipcert.core.circle import half_turns
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.stacks import ComplexArray
-from lipcert.core.norms.torus import half_turns
 from lipcert.core.program import FloatArray, IndexArray
 from lipcert.core.window_kinds import Conv
 from lipcert.errors import UsageError
@@ -275,4 +275,4 @@ def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, bool]:
         count, twist = enough, 1
     frequencies = (count - twist) // 2 + 1 if is_last else count
     turns = (2 * np.arange(frequencies)[:, None] + twist) * np.arange(axis.length)
-    return half_turns(count)[turns % (2 * count)], enough < carried
+    return half_turns(count, 2 * count)[turns % (2 * count)], enough < carried

@@ -14,9 +14,11 @@ from lipcert.core.accounting import poisson
 from lipcert.core.accounting.account import epsilon_upper
 from lipcert.core.accounting.allocated import allocated_epsilon
 from lipcert.core.accounting.compose import convolution_power
-from lipcert.core.accounting.curve import MOST_BITS, TAIL_ERROR, NormalTail, logarithm, pi
+from lipcert.core.accounting.curve import MOST_BITS, TAIL_ERROR, NormalTail
 from lipcert.core.accounting.gaussian import gaussian_epsilon
 from lipcert.core.accounting.pair import Grid, Losses
+from lipcert.core.circle import pi
+from lipcert.core.logarithm import logarithm
 from tests.core.accounting.test_account import _added, _removed, _replaced
 
 
