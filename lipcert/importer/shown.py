@@ -17,8 +17,9 @@ from lipcert.core.lower.entrywise import combined
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import Walk, lowered
 from lipcert.core.lower.moves import arrange, indices, moved
+from lipcert.core.lower.spelling import whole
 from lipcert.core.lower.values import Data, literal
-from lipcert.core.program import IndexArray, Move, Program, Step
+from lipcert.core.program import IndexArray, Move, Program, Shape, Step
 from lipcert.core.reader.records import Model, Node
 from lipcert.core.token_kinds import MatMul, Shift
 from lipcert.core.window_kinds import Window
@@ -34,7 +35,7 @@ def shown_graph(
     Args:
         model: with all nodes that compute constants from parameters.
         program: of the same file; further values get other names than its values have, and the
-            values of both have the same shapes, which a file with a fixed batch may prevent.
+            values of both have the same shapes: a file may reshape to the size of its batch.
         parameters: those of the graph of the file.
     """
     if program.place is not None:  # of one example, though the batch of the file may be fixed
@@ -42,6 +43,7 @@ def shown_graph(
         model = replace(model, inputs=inputs, stated=())
     try:
         walk = _Walk.of(model, *outputs, batched=False)
+        walk.shapes = program.shapes
         walk.sink.taken.update(program.shapes)
         for name, parameter in parameters.items():
             if parameter.computed and name in model.initializers:
@@ -56,7 +58,9 @@ def shown_graph(
 
 
 class _Walk(Walk):
-    """A walk that knows convolutions with kernels that steps compute."""
+    """A walk that knows convolutions with kernels that steps compute; shapes: of one example."""
+
+    shapes: Mapping[str, Shape]
 
     def show(self, name: str) -> None:
         """Make a stored tensor a value: the zeros of its shape, to which a step adds it."""
@@ -71,6 +75,11 @@ class _Walk(Walk):
 
     def node(self, node: Node, position: int) -> None:
         """Add the outputs of a node."""
+        shape = self.shapes.get(node.outputs[0])
+        if node.op_type == "Reshape" and shape is not None:
+            sizes = self.sink.fresh(node.outputs[0])
+            self.values[sizes] = whole(*shape)
+            node = replace(node, inputs=(node.inputs[0], sizes))
         kernel = self.values.get(node.inputs[1]) if node.op_type == "Conv" else None
         if not isinstance(kernel, Data):
             super().node(node, position)
