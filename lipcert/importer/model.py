@@ -35,6 +35,7 @@ _REMEDIES: Final = {
     "LC001": f"write it again: {EXPORT}",
     "LC003": "export it again with a current exporter",
     "LC011": "export for inference",
+    "LC016": "export it again with a current exporter: the node or tensor is not valid ONNX",
     "LC015": f"save the model in one file: {EXPORT}",
 }
 

@@ -34,7 +34,10 @@ _LACKS = (
     "Unsupported model IR",
     "ailed to allocate memory",
 )
-_HALVES = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_OTHERS = {TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+"""Types for which onnxruntime lacks operators."""
+_RECURRENT = {"GRU", "LSTM", "RNN"}
+"""Operators that onnxruntime lacks for doubles, which it says only when they run."""
 Array = npt.NDArray[Any]
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"} | {
     f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -58,7 +61,7 @@ class Runtime:
         wanted: names of the values that may be asked for.
 
     values: the wanted ones that nodes of the file compute. dtypes: those of the inputs.
-    is_widened: whether float32 replaces narrower types, which onnxruntime does not run.
+    is_widened: whether float32 replaces other types, which onnxruntime does not run.
     """
 
     def __init__(
@@ -182,7 +185,7 @@ def _failure(error: Exception) -> RunFailure:
 
 
 def _new_session(proto: ModelProto) -> tuple[onnxruntime.InferenceSession, bool]:
-    """Return a session, and whether it runs with float32 in place of narrower types.
+    """Return a session, and whether it runs with float32 in place of other types.
 
     It raises errors of no common type.
     """
@@ -197,6 +200,9 @@ def _new_session(proto: ModelProto) -> tuple[onnxruntime.InferenceSession, bool]
         found = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         if any("bfloat16" in item.type for item in found.get_inputs()):
             raise RunFailure("numpy has no bfloat16 to feed")
+        is_double = any("double" in item.type for item in found.get_inputs())
+        if is_double and any(node.op_type in _RECURRENT for node in proto.graph.node):
+            raise RunFailure("onnxruntime has no recurrent layers of doubles")
         return found
 
     try:
@@ -208,13 +214,14 @@ def _new_session(proto: ModelProto) -> tuple[onnxruntime.InferenceSession, bool]
 
 
 def _widen(message: Message) -> bool:
-    """Replace float16 and bfloat16 by float32; return whether there were any."""
+    """Replace other types of real numbers by float32; return whether there were any."""
     found = False
     for field, value in message.ListFields():
         for item in value if field.is_repeated else [value]:
             match item:
-                case TensorProto(data_type=kind) if kind in _HALVES:
-                    wide = read_tensor(item, Folder(Path(), 0)).values().astype("<f4")
+                case TensorProto(data_type=kind) if kind in _OTHERS:
+                    with np.errstate(over="ignore"):
+                        wide = read_tensor(item, Folder(Path(), 0)).values().astype("<f4")
                     item.CopyFrom(
                         TensorProto(
                             name=item.name,
@@ -223,9 +230,9 @@ def _widen(message: Message) -> bool:
                             raw_data=wide.tobytes(),
                         )
                     )
-                case AttributeProto(name="to" | "dtype", i=kind) if kind in _HALVES:
+                case AttributeProto(name="to" | "dtype", i=kind) if kind in _OTHERS:
                     item.i = TensorProto.FLOAT
-                case TypeProto.Tensor(elem_type=kind) if kind in _HALVES:
+                case TypeProto.Tensor(elem_type=kind) if kind in _OTHERS:
                     item.elem_type = TensorProto.FLOAT
                 case Message():
                     found |= _widen(item)

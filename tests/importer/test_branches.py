@@ -303,3 +303,10 @@ def test_a_function_that_reads_what_a_call_leaves_out_is_refused(tmp_path):
     proto.functions.append(function)
     with pytest.raises(ModelFileError, match=r"LC016.*onnxruntime rejects it.*Dropout"):
         load_model(saved(proto, tmp_path))
+
+
+def test_a_branch_with_inputs_is_refused_with_its_node_and_a_remedy(tmp_path):
+    proto = graph([choice("yes", relu(), relu("e"), "y", name="")])
+    proto.graph.node[-1].attribute[0].g.input.add(name="i")
+    with pytest.raises(UnsupportedModelError, match=r"LC016.*'y' \('If'\).*Remedy: export"):
+        load_model(saved(proto, tmp_path))

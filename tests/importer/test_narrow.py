@@ -1,4 +1,4 @@
-"""Files in half precision, in real arithmetic: compared in float32 where onnxruntime lacks them."""
+"""Files in half precision, or doubles: compared in float32 where onnxruntime lacks them."""
 
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -53,9 +53,20 @@ def test_casts_on_the_way_are_read(kind, tmp_path):
     assert found.verification.max_difference < 1e-5
 
 
-@pytest.mark.parametrize("kind", [TensorProto.FLOAT, *HALVES])
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.DOUBLE, *HALVES])
 def test_what_onnxruntime_rejects_in_float32_stays_refused(kind, tmp_path):
     nodes = [node("Gemm", ["x", "w"], ["h"]), node("Gemm", ["h", "w"], ["y"])]
     proto = narrow(kind, nodes, w=weights(4, 3))
     with pytest.raises((ModelFileError, UnsupportedModelError), match="onnxruntime"):
         load_model(saved(proto, tmp_path))
+
+
+def test_doubles_are_compared_in_float32_where_onnxruntime_has_no_others(tmp_path):
+    nodes = [
+        node("Constant", [], ["axis"], value_ints=[0]),
+        node("Unsqueeze", ["x", "axis"], ["s"]),
+    ]
+    nodes += [node("RNN", ["s", "w", "r"], ["", "h"], hidden_size=3)]
+    nodes += [node("Squeeze", ["h", "axis"], ["l"]), node("Softplus", ["l"], ["y"])]
+    proto = narrow(TensorProto.DOUBLE, nodes, w=weights(1, 3, 4), r=weights(1, 3, 3))
+    assert load_model(saved(proto, tmp_path)).verification.max_difference < 1e-6

@@ -204,8 +204,8 @@ def read_node(proto: NodeProto, folder: Folder) -> Node:
             item.name: read_attribute(item, folder, has_branches=is_if) for item in proto.attribute
         }
     except ModelReadError as error:
-        where = f"node {shown(proto.name)} ({shown(proto.op_type)})"
-        raise error.at(where, "LC016") from None
+        name = proto.name or next(filter(None, proto.output), "")
+        raise error.at(f"node {shown(name)} ({shown(proto.op_type)})", "LC016") from None
     inputs = tuple(proto.input)
     if any(isinstance(item.value, Loop) for item in attributes.values()):
         from lipcert.core.reader.nested import names_read_inside  # noqa: PLC0415  for such alone
