@@ -123,14 +123,16 @@ class Tally:
             violations=0 if decision is None else int(np.sum(decision.violating[some])),
             undecided=0 if decision is None else int(np.sum(decision.undecided[some])),
             recomputed=norms.size if is_again else 0,
-            counts=_counts(known, bound) if bound else {},
-            sizes=_sizes(known) if sized else {},
+            counts=_binned(known / bound, BINS_PER_OCTAVE, LOWEST_BIN, HIGHEST_BIN)
+            if bound
+            else {},
+            sizes=_binned(known, _PARTS, -_PARTS * _OCTAVES, _PARTS * _OCTAVES) if sized else {},
         )
 
     def merged(self, other: Tally) -> Tally:
         """Return the tally of both; of two equally close examples, the first one is named."""
         ranked = [t for t in (self, other) if t.worst is not None]
-        top = min(ranked, key=_rank, default=self)
+        top = min(ranked, key=lambda t: (-t.share, -t.max_observed, t.worst), default=self)
         return Tally(
             examples=self.examples + other.examples,
             max_observed=top.max_observed,
@@ -197,18 +199,6 @@ class Findings:
     def of(self, family: Family, name: str) -> Tally:
         """Return the tally of one quantity; an empty one if nothing was measured."""
         return self.tallies[family].get(name, Tally())
-
-
-def _rank(tally: Tally) -> tuple[float, float, ExampleReference | None]:
-    return (-tally.share, -tally.max_observed, tally.worst)
-
-
-def _counts(norms: FloatArray, bound: float) -> Mapping[int, int]:
-    return _binned(norms / bound, BINS_PER_OCTAVE, LOWEST_BIN, HIGHEST_BIN)
-
-
-def _sizes(norms: FloatArray) -> Mapping[int, int]:
-    return _binned(norms, _PARTS, -_PARTS * _OCTAVES, _PARTS * _OCTAVES)
 
 
 def _binned(numbers: FloatArray, parts: int, lowest: int, highest: int) -> Mapping[int, int]:

@@ -30,6 +30,11 @@ residual, and d > 8·(r + a) means that it explains the difference. What roundin
 that exceeds 1 by more is an example that contributes too much. This needs gradients that are
 linearly independent and have at least twice as many entries as there are examples, since as many
 factors as entries explain anything, kinks included; and batches of at most 2²⁴ numbers in all.
+A clip that leaves less than the recorded one is recognised, too: of whole gradients, tensors or
+entries, to a radius c of at most C/√K, K the number of these parts, so that no example contributes
+more than C. If its sum is at most a away for one c, which is searched for, the check is
+inconclusive, since the trace does not show whether c is public. Since one radius explains any one
+number, this needs 16 entries.
 """
 
 import math
@@ -38,6 +43,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
@@ -68,6 +74,7 @@ _KINKS: Final = 1.0 / 16.0
 _UNSEEN: Final = 16
 """Roundings of products that this device cannot repeat; three of TF32 were measured."""
 _LARGEST: Final = 1 << 24
+_FEWEST: Final = 16
 _SHORT: Final = 2.0**-24
 """Share of the longest gradient, or of the largest singular value."""
 
@@ -162,7 +169,7 @@ class _Comparison:
 
     added: length of all that is added up, ≥ s. is_factor: whether only α differs. extra: tensors
     that were recorded and are not bounded. heaviest: the example with the largest factor, and that
-    factor, if it is certainly above 1.
+    factor, if it is certainly above 1. shorter: the parts whose clip leaves less, and its radius.
     """
 
     def __init__(self, run: RecordedRun, release: Release, clean: Blob, decay: float) -> None:
@@ -183,11 +190,7 @@ class _Comparison:
             rough = Gradients(claims, weights, run.device, own, decay, clips=clips)
             near = _passes(rough, release)
             rounded = _flat(run, _total(near))
-        recorded = {
-            name: match.numbers(snapshot)
-            for name, match in run.names.items()
-            if match.recorded in snapshot
-        }
+        recorded = {n: m.numbers(snapshot) for n, m in run.names.items() if m.recorded in snapshot}
         theirs = _flat(run, recorded)
         extra = snapshot.keys() - {match.recorded for match in run.names.values()}
         self.extra = sorted(name for name in extra if np.any(snapshot[name]))
@@ -201,42 +204,49 @@ class _Comparison:
         self.alpha = alpha = float(theirs @ ours) / square if square > 0.0 else 1.0
         off = _FACTOR * (norm_of(theirs - alpha * ours) + self.a)
         self.is_factor = abs(alpha - 1.0) * norm_of(ours) > off
-        self.heaviest = None
-        if not (self.d <= self.a or self.is_factor or self.extra):
-            self.heaviest = _heaviest(run, passes, theirs, self.d, self.a)
+        self.heaviest = self.shorter = None
+        is_explained = self.d <= self.a or self.is_factor or bool(self.extra)
+        is_small = release.examples * len(theirs) <= _LARGEST and self.d < math.inf
+        if is_small and not is_explained:
+            singles = [part.single(k) for part in passes for k in range(len(part.lengths()))]
+            rows = np.array([_flat(run, single) for single in singles])
+            self.heaviest = _heaviest(rows, theirs, self.d, self.a)
+            if len(precise.clips) == len({part.scale for part in passes}) == 1:
+                clip, outer = precise.clips[0].clip, passes[0].scale.outer
+                lengths = np.concatenate([part.lengths() for part in passes])
+                plain, most = rows / clip.factors(lengths)[:, np.newaxis], clip.radius * outer
+                names = (name for group in run.claims.groups for name in group.parameters)
+                sizes = [run.graph.parameters[name].size for name in names]
+                self.shorter = _shorter(plain, sizes, theirs, most, self.a)
 
     def report(self) -> CheckReport:
         """Report the distance, by what explains it."""
         name, d, a = self.name, self.d, self.a
-        check, verdict, remedy = _CHECK, Verdict.PASS, ""
-        message = (
-            f"the clean gradient of {name} is the sum of the gradients of its examples, up to "
-            f"{d / self.added if self.added else d:.2g} of what is added up"
-        )
+        check, verdict, what = _CHECK, Verdict.VIOLATION, f"the clean gradient of {name}"
+        times = f"{what} is {self.alpha:.6g} times what its examples should add up to"
         if self.extra:
-            verdict = Verdict.VIOLATION
             message = (
                 f"the gradient of {self.extra[0]!r} at {name} is released, and the bounded "
                 "network has no such parameter"
             )
             remedy = "bound the network that is trained, or freeze the tensor"
         elif self.is_factor and self.alpha > 1.0:
-            check, verdict = _CONTRIBUTED, Verdict.VIOLATION
-            message = (
-                f"the clean gradient of {name} is {self.alpha:.6g} times what its examples "
-                "should add up to: each contributes that many times what the account assumes"
-            )
+            check = _CONTRIBUTED
+            message = f"{times}: each contributes that many times what the account assumes"
             remedy = "divide by the public constant that is declared, once, after every clip"
         elif self.is_factor:
             verdict = Verdict.INCONCLUSIVE
-            message = (
-                f"the clean gradient of {name} is {self.alpha:.6g} times what its examples "
-                "should add up to, so its divisor is not the recorded one"
-            )
+            message = f"{times}, so its divisor is not the recorded one"
             remedy = "record the divisor: recorder.batch(divisor=…)"
+        elif self.shorter is not None:
+            verdict = Verdict.INCONCLUSIVE
+            message = (
+                f"{what} is the sum of what clips of all {self.shorter[0]} leave, which is no more "
+                f"than is accounted for: of each at most {self.shorter[1]:.6g}"
+            )
+            remedy = "declare how gradients are clipped, to one public radius"
         elif self.heaviest is not None:
-            check, verdict = _CONTRIBUTED, Verdict.VIOLATION
-            place, factor = self.heaviest
+            check, (place, factor) = _CONTRIBUTED, self.heaviest
             message = (
                 f"example {place} of the batch of {name} contributes {factor:.6g} times what "
                 "the clip leaves of its gradient"
@@ -248,26 +258,27 @@ class _Comparison:
             is_clear = not d <= self.s * _KINKS + a
             verdict = Verdict.VIOLATION if is_clear else Verdict.INCONCLUSIVE
             message = (
-                f"the clean gradient of {name} is not the sum of the gradients of its "
-                f"examples: it is {d:.4g} away, where rounding explains {a:.2g}"
+                f"{what} is not the sum of the gradients of its examples: it is {d:.4g} away, "
+                f"where rounding explains {a:.2g}"
             )
             remedy = (
                 "look for layers that mix examples (batch statistics), dropout, or another loss or "
                 "network than the exported one"
             )
+        else:
+            verdict, remedy = Verdict.PASS, ""
+            message = (
+                f"{what} is the sum of the gradients of its examples, up to "
+                f"{d / self.added if self.added else d:.2g} of what is added up"
+            )
         return check.failed(message, name, (d, a), verdict=verdict, remedy=remedy)
 
 
-def _heaviest(
-    run: RecordedRun, passes: list[Pass], theirs: FloatArray, d: float, a: float
-) -> tuple[int, float] | None:
-    """Return the example of the largest factor, if factors explain d and this one is above 1."""
-    examples = sum(len(part.lengths()) for part in passes)
-    if examples * len(theirs) > _LARGEST or not math.isfinite(d):
-        return None
-    rows = np.array(
-        [_flat(run, part.single(place)) for part in passes for place in range(len(part.lengths()))]
-    )
+def _heaviest(rows: FloatArray, theirs: FloatArray, d: float, a: float) -> tuple[int, float] | None:
+    """Return the example of the largest factor, if factors explain d and this one is above 1.
+
+    rows: what every example should add.
+    """
     lengths = np.linalg.norm(rows, axis=1)
     chosen = np.flatnonzero(lengths > _SHORT * np.max(lengths, initial=0.0))
     if not 0 < 2 * len(chosen) <= np.count_nonzero(np.any(rows[chosen], axis=0)):
@@ -284,6 +295,32 @@ def _heaviest(
     if d <= moved or excess[worst] <= 0.0:
         return None
     return int(chosen[worst]), float(factors[worst])
+
+
+def _shorter(
+    rows: FloatArray, sizes: list[int], theirs: FloatArray, most: float, a: float
+) -> tuple[str, float] | None:
+    """Return a clip of parts, at most as long together as this, whose sum is theirs.
+
+    rows: gradients before a clip; sizes: of their tensors.
+    """
+    if np.count_nonzero(theirs) < _FEWEST:
+        return None
+    ways = {"gradients": [len(theirs)], "tensors": sizes, "entries": [1] * len(theirs)}
+    for what, parts in ways.items():
+        starts = np.cumsum([0, *parts[:-1]], dtype=np.intp)
+        lengths = np.repeat(np.sqrt(np.add.reduceat(rows * rows, starts, axis=1)), parts, axis=1)
+
+        def rest(radius: float, lengths: FloatArray = lengths) -> float:
+            return norm_of(theirs - (rows * (radius / np.maximum(lengths, radius))).sum(axis=0))
+
+        end = min(most / math.sqrt(len(parts)), float(np.max(lengths)))
+        best = minimize_scalar(
+            rest, bounds=(_SHORT * end, end), method="bounded", options={"xatol": _SHORT * end}
+        )
+        if best.fun <= a:
+            return what, float(best.x)
+    return None
 
 
 def _of_tensors(run: RecordedRun, release: Release) -> Claims:

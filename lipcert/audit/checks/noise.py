@@ -9,7 +9,8 @@ each tensor in all steps, and of the whole run:
     mean        (1 + Σz/(√n‖z‖))/2 is Beta((n − 1)/2, (n − 1)/2), exactly, for any size
     leak        Σ_t ⟨z_t, c_t⟩/‖c_t‖ over T steps with clean gradients c_t is N(0, T), exactly:
                 c_t may depend on earlier noise, and each term is N(0, 1) given the past; noise
-                that depends on the gradient hides less of it
+                that depends on the gradient hides less of it. The same for c_{t−1}, the clean
+                gradient of the step before, which what is noised may still hold, as in a momentum
     shape       Σf(z), f the Hermite polynomials of degree 3 and 4, whose means are skewness and
                 excess of kurtosis, and the indicators of |z| > t, for each t of `_TAILS`; made
                 constant on some 2^12 cells, so that the moment generating function of f is a finite
@@ -123,6 +124,7 @@ _SHAPES: Final = (
 variance."""
 _LEAST: Final = 1e-300
 _BITS: Final = 11
+_LEAKS: Final = ("the gradients that it hides", "those of the steps before")
 _KNOWN: Final = ("in its mean", "along the gradient", "at large gradients", "at small gradients")
 _SAME: Final = ("without noise", "with noise of few bits", "with the noise of the step before")
 _LEAST_COARSE: Final = 0.25
@@ -133,6 +135,8 @@ _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
 """Kinds of tests that too much noise may fail, of its tensor or of all of them."""
 _Counts = npt.NDArray[np.int64]
 _Places = npt.NDArray[np.bool_]
+_Noise = tuple[FloatArray, FloatArray, FloatArray]
+"""z, e and the clean gradient, in units of the deviation"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,10 +222,10 @@ class CountedNoise:
     """Statistics of noise in units of its deviation, of one step or of several.
 
     squares: at least, at most. within: number of entries in each cell, with each as large as it may
-    be, or as small. leaks: number of steps. varied: of the sizes of the steps. known: Σ of squares
-    along each of `_KNOWN`, at most, and their degrees of freedom. same: number of entries, how many
-    are 0, or as they were at the step before, and how many of these are expected. Memory does not
-    grow with the entries.
+    be, or as small. leak: along each of `_LEAKS`, what rounding moved of it, number of steps.
+    varied: of the sizes of the steps. known: Σ of squares along each of `_KNOWN`, at most, and
+    their degrees of freedom. same: number of entries, how many are 0, or as they were at the step
+    before, and how many of these are expected. Memory does not grow with the entries.
     """
 
     entries: int = 0
@@ -229,9 +233,7 @@ class CountedNoise:
     squares: FloatArray = field(default_factory=lambda: np.zeros(2))
     total: float = 0.0
     total_slack: float = 0.0
-    leak: float = 0.0
-    leak_slack: float = 0.0
-    leaks: int = 0
+    leak: FloatArray = field(default_factory=lambda: np.zeros((len(_LEAKS), 3)))
     within: _Counts = field(default_factory=lambda: np.zeros((2, len(_SHARES)), dtype=np.int64))
     varied: FloatArray = field(default_factory=lambda: np.zeros(3))
     known: FloatArray = field(default_factory=lambda: np.zeros((len(_KNOWN), 2)))
@@ -243,12 +245,12 @@ class CountedNoise:
         z: FloatArray,
         e: FloatArray,
         clean: FloatArray,
-        before: tuple[FloatArray, FloatArray] | None = None,
+        before: _Noise | None = None,
         coarse: tuple[_Places, _Places] | None = None,
     ) -> CountedNoise:
         """Return the statistics of one step.
 
-        e: what rounding moved; clean: all in units of the deviation; before: z and e at the step
+        e: what rounding moved; clean: all in units of the deviation; before: the same of the step
         before; coarse: which entries have few bits, and which have a gradient of more bits.
         """
         size = np.abs(z)
@@ -262,11 +264,12 @@ class CountedNoise:
             total_slack=float(np.sum(e)),
             varied=varied(squares[:1], squares[1:], len(z)),
         )
-        length = float(np.linalg.norm(clean))
-        if 0.0 < length < math.inf:
-            found.leak = float(z @ clean) / length
-            found.leak_slack = float(e @ np.abs(clean)) / length
-            found.leaks = 1
+        before = before if before is not None and len(before[0]) == len(z) else None
+        for place, along in enumerate([clean] if before is None else [clean, before[2]]):
+            length = float(np.linalg.norm(along))
+            if 0.0 < length < math.inf:
+                found.leak[place] = z @ along / length, e @ np.abs(along) / length, 1
+        leak, leak_slack, leaks = found.leak[0].tolist()
         for place, edge in enumerate((z + e, z - e)):
             cells = np.searchsorted(_EDGES, edge)
             found.within[place] = np.bincount(cells, minlength=len(_SHARES))
@@ -274,7 +277,7 @@ class CountedNoise:
         smaller = float(np.sum(np.square(most[np.argpartition(gradient, half)[:half]])))
         found.known[:] = (
             ((abs(found.total) + found.total_slack) ** 2 / len(z), 1),
-            ((abs(found.leak) + found.leak_slack) ** 2, found.leaks),
+            ((abs(leak) + leak_slack) ** 2, leaks),
             (max(float(squares[1]) - smaller, 0.0), len(z) - half),
             (smaller, half),
         )
@@ -286,7 +289,7 @@ class CountedNoise:
             (size <= reach, 4.0 * reach + 2.0**-20, counts | True),
             (coarsely, 2.0**15 * reach + 2.0**-8, counts),
         ]
-        if before is not None and len(before[0]) == len(z):
+        if before is not None:
             width = reach + before[1]
             is_same = np.abs(size - np.abs(before[0])) <= width
             compared.append((is_same & (counts | ~few), 4.0 * width + 2.0**-20, counts | True))
@@ -339,13 +342,12 @@ class CountedNoise:
         chance = beta.logcdf((1.0 - cosine) / 2.0, (n - 1) / 2.0, (n - 1) / 2.0) if n > 1 else 0.0
         text = f"the mean of the noise is {self.total / n:.3g} standard deviations, not 0"
         yield ChanceTest(_either(chance), text, numbers=(self.total / n, 0.0), kind="mean")
-        root = math.sqrt(max(self.leaks, 1))
-        leak = _less(self.leak, self.leak_slack) / root
-        text = (
-            "the noise is correlated with the gradients that it hides: its mean along them is "
-            f"{self.leak / max(self.leaks, 1):.3g} standard deviations"
-        )
-        yield ChanceTest(_either(norm.logsf(leak)), text, numbers=(leak, 0.0), kind="leak")
+        for (total, slack, steps), what in zip(self.leak.tolist(), _LEAKS, strict=True):
+            count = max(steps, 1.0)
+            leak = _less(total, slack) / math.sqrt(count)
+            text = f"the noise is correlated with {what}: its mean along them is "
+            text += f"{total / count:.3g} standard deviations"
+            yield ChanceTest(_either(norm.logsf(leak)), text, numbers=(leak, 0.0), kind="leak")
 
     def _shape(self) -> Iterator[ChanceTest]:
         large, small = self.within
@@ -469,8 +471,8 @@ class Pool:
     whole: CountedNoise = field(default_factory=CountedNoise)
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
     axes: Axes = field(default_factory=Axes)
-    last: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
-    """z and e of each tensor at the step before."""
+    last: dict[str, _Noise] = field(default_factory=dict)
+    """The noise on each tensor at the step before, and on all of them."""
     steps: set[int] = field(default_factory=set)
 
     def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
@@ -479,7 +481,7 @@ class Pool:
         One rank counts for all, since they make one release.
         """
         tests: list[ChanceTest] = []
-        scaled: dict[str, tuple[FloatArray, FloatArray, FloatArray]] = {}
+        scaled: dict[str, _Noise] = {}
         for item in items:
             if item.std is None:
                 continue
@@ -507,7 +509,7 @@ class Pool:
                 parts, coarse = scaled[item.tensor], (item.is_coarse, ~item.is_plain)
                 found[item.tensor] = CountedNoise.of(*parts, self.last.get(item.tensor), coarse)
         z, e, clean = (np.concatenate(parts) for parts in zip(*scaled.values(), strict=True))
-        together = CountedNoise.of(z, e, clean)
+        together = CountedNoise.of(z, e, clean, self.last.get(_ALL))
         for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
             where = f"{step}, {name}"
             single = counted.at_one_step(of_one=name != _ALL)
@@ -515,7 +517,7 @@ class Pool:
         if number not in self.steps:
             self.steps.add(number)
             self.whole.add(together)
-            self.last |= {name: (z, e) for name, (z, e, _) in scaled.items()}
+            self.last |= {**scaled, _ALL: (z, e, clean)}
             self.axes.take(
                 (z.reshape(shapes[name]), e.reshape(shapes[name]))
                 for name, (z, e, _) in scaled.items()

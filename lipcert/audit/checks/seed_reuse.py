@@ -518,6 +518,8 @@ def _both(item: AddedNoise) -> Iterator[tuple[str, Piece, float | None]]:
     if abs(float(size @ size) - degrees) > _AS_STATED * math.sqrt(2.0 * degrees):
         return
     y, low, high = map(_as_rare, (size, np.maximum(size - e, 0.0), size + e))
+    if abs(float(np.sum(y))) > _AS_STATED * math.sqrt(degrees):
+        y, low, high = (part - np.mean(y) for part in (y, low, high))
     yield _SIZES, Piece(y, np.maximum(high - y, y - low)), 1.0
 
 

@@ -134,25 +134,9 @@ def test_short_products_do_not_explain_examples_that_are_left_out_of_many(
     assert report.verdict is verdict, report
 
 
-class Known:
-    """A pass whose gradients are these rows."""
-
-    def __init__(self, rows: np.ndarray) -> None:
-        self.rows = rows
-
-    def lengths(self) -> np.ndarray:
-        return np.linalg.norm(self.rows, axis=1)
-
-    def single(self, place: int) -> np.ndarray:
-        return self.rows[place]
-
-
 @pytest.mark.parametrize("entries", [6, 7, 11])
-def test_factors_of_as_many_examples_as_entries_explain_nothing(
-    entries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_factors_of_as_many_examples_as_entries_explain_nothing(entries: int) -> None:
     """What a kink moves would be a factor of an example, and a right run be blamed."""
-    monkeypatch.setattr(clean_gradient, "_flat", lambda _run, row: row)
     random = np.random.default_rng(0)
     rows = np.zeros((6, 40))
     rows[:, :entries] = random.standard_normal((6, entries))
@@ -161,7 +145,7 @@ def test_factors_of_as_many_examples_as_entries_explain_nothing(
 
     def heaviest(rows: np.ndarray, theirs: np.ndarray) -> tuple[int, float] | None:
         d = float(np.linalg.norm(theirs - rows.sum(0)))
-        return clean_gradient._heaviest(None, [Known(rows)], theirs, d, 1e-9)  # type: ignore[arg-type, list-item]
+        return clean_gradient._heaviest(rows, theirs, d, 1e-9)
 
     assert heaviest(rows, rows.sum(0) + moved) is None
     wide = random.standard_normal((6, 40))
@@ -169,3 +153,16 @@ def test_factors_of_as_many_examples_as_entries_explain_nothing(
     assert found is not None
     assert found[0] == 2
     assert found[1] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("share", "is_shorter"), [(0.8, True), (1.2, False)])
+def test_a_smaller_radius_explains_what_fewer_gradients_pass(
+    share: float, is_shorter: bool
+) -> None:
+    rows = np.random.default_rng(0).standard_normal((6, 40)) * np.arange(1.0, 7.0)[:, None]
+    lengths = np.linalg.norm(rows, axis=1)
+    radius = float(np.median(lengths))
+    theirs = (rows * np.minimum(1.0, share * radius / lengths)[:, None]).sum(0)
+    found = clean_gradient._shorter(rows, [30, 10], theirs, radius, 1e-5)
+    assert (found is not None) is is_shorter
+    assert found is None or found == ("gradients", pytest.approx(share * radius, rel=1e-5))
