@@ -5,7 +5,7 @@ The first lines say how things stand and what to do. Every number is that of an 
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lipcert.core.ledger.mechanism import MECHANISMS
@@ -22,13 +22,12 @@ from lipcert.suggestions.records import (
     Suggestion,
     Suggestions,
 )
-from lipcert.suggestions.rehearsal import R_SQUARED, rehearsal_told
+from lipcert.suggestions.rehearsal import rehearsal_told
 from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
 """Rows of changes in text, unless all are requested."""
 _DIGITS: Final = 4
-_NAMED: Final = 3
 _APART: Final = (
     "These numbers do not show what frozen layers would have learned: less noise over signal may "
     "still be less accuracy. Try it on public data."
@@ -50,16 +49,20 @@ _STEPS: Final = (doc.Column("recipe", least=30, most=80), *_OUTCOME)
 
 def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Document:
     """Return how things stand and what to do, then every change by rank."""
-    answers = [doc.Answer(_headline(found), doc.Tone.SUBJECT)]
-    answers += [doc.Answer(f"STOP: {stop}", doc.Tone.BAD) for stop in found.stops]
     recipe = found.recipe
-    now = f"Now, {_mechanism(found.baseline_mechanism)}: {_said(found.baseline, found)}"
-    answers.append(doc.Answer(now, _tone(found.baseline)))
-    then = f"Do: {_done(recipe)}: {_said(recipe.outcome, found)}"
-    answers.append(doc.Answer(then, _tone(recipe.outcome)))
-    if found.clipping is not None and not _is_rival(recipe):
-        clipped = f"Instead, gradient clipping at C = 1: {_said(found.clipping, found)}"
-        answers.append(doc.Answer(clipped, doc.Tone.PLAIN))
+    head = (
+        f"{found.model}  ·  {found.parameters:,} trained parameters  ·  sha256 {found.sha256[:12]}"
+    )
+    done = "; ".join(change.change for change in recipe.changes)
+    answers = [doc.Answer(head, doc.Tone.SUBJECT)]
+    answers += [doc.Answer(f"STOP: {stop}", doc.Tone.BAD) for stop in found.stops]
+    answers += [
+        doc.Answer(f"{what}: {_said(outcome)}", VERDICTS[outcome.verdict])
+        for what, outcome in (
+            (f"Now, {_mechanism(found.baseline_mechanism)}", found.baseline),
+            (f"Do: {done or f'nothing, {_mechanism(recipe.mechanism)} as it is'}", recipe.outcome),
+        )
+    ]
     shown = found.suggestions[:most]
     return doc.Document(
         "LipCert suggestions",
@@ -89,7 +92,7 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
             ),
             (
                 "Other runs, and less to train: not by noise over signal alone",
-                _table(found.others, of_run=True),
+                _table(found.others),
                 doc.Listing((_APART,) if any(map(_trains_less, found.others)) else ()),
             ),
             ("Not analysed", doc.Listing(tuple(_left_out(found)))),
@@ -98,53 +101,17 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
     )
 
 
-def _headline(found: Suggestions) -> str:
-    return (
-        f"{found.model}  ·  {found.parameters:,} trained parameters  ·  sha256 {found.sha256[:12]}"
-    )
-
-
-def _said(outcome: Outcome, found: Suggestions) -> str:
-    ratio = ratio_of(outcome, found)
-    against = "" if ratio is None else f", noise {ratio}"
-    return f"G {_bound(outcome.grad_norm)}{against}: {outcome.verdict}{_cost(outcome)}."
-
-
-def _cost(outcome: Outcome) -> str:
-    """Return the ratio behind a verdict, except for clipping itself."""
+def _said(outcome: Outcome) -> str:
+    """Return G and the verdict with the ratio behind it, except for clipping itself."""
     cost = outcome.relative_cost
-    return "" if cost is None or times(cost) == "1" else f" ({times(cost)} times clipping)"
-
-
-def _done(recipe: Recipe) -> str:
-    """Return what a recipe asks for: few changes by name, many as a count."""
-    if not recipe.changes:
-        return f"nothing, {_mechanism(recipe.mechanism)} as it is"
-    changes = [change.change for change in recipe.changes]
-    if len(changes) > _NAMED:
-        own = [change.change for change in recipe.changes if change.topic == TOPIC]
-        changes = [*own, f"{len(changes) - len(own)} changes below"]
-    return "; ".join(changes)
-
-
-def _is_rival(recipe: Recipe) -> bool:
-    settings = recipe.settings
-    return settings.enforced.clips_gradients and settings.clip_scope != "group"
+    times_clipping = (
+        "" if cost is None or times(cost) == "1" else f" ({times(cost)} times clipping)"
+    )
+    return f"G {_bound(outcome.grad_norm)}: {outcome.verdict}{times_clipping}."
 
 
 def _mechanism(name: str) -> str:
     return name if MECHANISMS[name].acts else f"mechanism {name}"
-
-
-def ratio_of(outcome: Outcome, found: Suggestions) -> str | None:
-    """Return noise over the mean gradient; over a sum of one example without a batch size."""
-    if outcome.noise_to_signal is not None:
-        said = f"{times(outcome.noise_to_signal)} × {_against(found)} at every step"
-        run = outcome.noise_to_signal_of_run
-        return said if run is None else f"{said}, {times(run)} × over the run"
-    if outcome.noise_to_signal_of_one is not None and found.source:
-        return f"{times(outcome.noise_to_signal_of_one)}/B × {_against(found)} in batches of B"
-    return None
 
 
 def _bound(grad_norm: float | None) -> str:
@@ -164,56 +131,28 @@ def _of_run(outcome: Outcome) -> str:
     return "" if ratio is None else f"{times(ratio)} ×"
 
 
-def _tone(outcome: Outcome) -> doc.Tone:
-    return VERDICTS[outcome.verdict]
-
-
 def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
-    if not found.source:
-        yield "signal", "not measured: ranked by the noise alone"
-    elif found.is_private:
-        yield (
-            "signal",
-            f"the mean gradient of {found.examples} examples of {found.source}. What is learned "
-            "from them costs privacy that no ε of the run covers: use public or synthetic data of "
-            "the declared domain",
-        )
-    else:
-        of_norms = (
-            "; their labels are random, so that the mean of your examples may be much shorter"
-            if found.of_norms
-            else ""
-        )
-        what = "the mean norm of gradients" if found.of_norms else "the mean gradient"
-        yield "signal", f"{what} of {found.examples} {found.source}, given no data{of_norms}"
-    yield "noise", f"of one step, over the norm of {_against(found)}; of the run: over √T, too"
+    against = signal_words(of_norms=found.of_norms)
+    drawn = ", with random labels: the mean of your examples may be much shorter"
+    at = f"{found.examples} {'examples of ' * found.is_private}{found.source}"
+    signal = f"{against} at {at}{drawn * found.of_norms}"
+    yield "signal", signal if found.source else "not measured: ranked by the noise alone"
+    yield "noise", f"of one step, over the norm of {against}; of the run: over √T, too"
     if (rehearsal := found.rehearsal) is not None:
-        read = (
-            ". The runs read the data: what they say costs privacy that no ε of the run covers"
-            if found.is_private
-            else ""
-        )
-        is_of_targets = rehearsal.measure == R_SQUARED
-        blind = "the mean target" if is_of_targets else "the most frequent class"
         yield (
             "probe",
-            f"{rehearsal.measure} on {rehearsal.kept_out} examples that the runs of the rehearsal "
-            f"did not see; {_share(rehearsal.before)} of the network as given, "
-            f"{_share(rehearsal.majority)} of {blind}{read}",
+            f"{rehearsal.measure} on {rehearsal.kept_out} examples that no run saw; "
+            f"{_share(rehearsal.before)} of the network as given, {_share(rehearsal.majority)} "
+            "without inputs",
         )
     yield "time", f"{found.seconds:.0f} s"
 
 
-def _against(found: Suggestions) -> str:
-    return signal_words(of_norms=found.of_norms)
-
-
-def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False) -> doc.Table:
-    """Return a table of changes. of_run: show noise over signal of whole runs that differ."""
+def _table(items: Sequence[Suggestion], hidden: int = 0) -> doc.Table:
     rows = []
     for rank, item in enumerate(items, 1):
         what = f"{_under(item)}{item.change.change}"
-        rows.append((str(rank), *_step(what, item.outcome, item.accuracy_probe, of_run=of_run)))
+        rows.append((str(rank), *_step(what, item.outcome, item.accuracy_probe)))
     return doc.table(_COLUMNS, rows, hidden)
 
 
@@ -231,14 +170,19 @@ def _under(item: Suggestion) -> str:
     return "" if item.change.topic == TOPIC else f"{item.mechanism}: "
 
 
+def _commented(comment: str, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield lines, the first with a comment above it."""
+    for line in lines:
+        yield comment, line
+        comment = ""
+
+
 def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     """Yield the lines of a recipe; its mechanism in Python is part of the run."""
     for change in changes:
-        lines = change.how.splitlines()
-        if change.topic == TOPIC:
-            lines = [line for line in lines if line not in set(python_lines(change.how))]
-        for place, line in enumerate(lines):
-            yield ("" if place else change.change), line
+        code = set(python_lines(change.how)) if change.topic == TOPIC else set()
+        lines = (line for line in change.how.splitlines() if line not in code)
+        yield from _commented(change.change, lines)
 
 
 def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
@@ -252,17 +196,21 @@ def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
     if recipe.code:
         batch = recipe.settings.batch_size
         drawn = "" if batch is None else f", of a loader with batch_size={batch}"
-        if recipe.learning_rate is not None:
-            yield "its optimizer, by the length of the run and the sizes of weights", "import torch"
-            weights = "model.parameters()"
-            if recipe.freeze:
-                weights = "trained"
-                yield "", "from fnmatch import fnmatch"
-                yield "", f"frozen = lambda name: any(fnmatch(name, p) for p in {recipe.freeze})"
-                yield "", "trained = [w for n, w in model.named_parameters() if not frozen(n)]"
-            yield "", f"optimizer = torch.optim.Adam({weights}, lr={recipe.learning_rate})"
-        for place, line in enumerate(training_code(recipe)):
-            yield ("" if place else f"the run{drawn}"), line
+        about = "its optimizer, by the length of the run and the sizes of weights"
+        yield from _commented(about, _optimizer(recipe))
+        yield from _commented(f"the run{drawn}", training_code(recipe))
+
+
+def _optimizer(recipe: Recipe) -> Iterator[str]:
+    if recipe.learning_rate is None:
+        return
+    yield "import torch"
+    if recipe.freeze:
+        yield "from fnmatch import fnmatch"
+        yield f"frozen = lambda name: any(fnmatch(name, p) for p in {recipe.freeze})"
+        yield "trained = [w for n, w in model.named_parameters() if not frozen(n)]"
+    weights = "trained" if recipe.freeze else "model.parameters()"
+    yield f"optimizer = torch.optim.Adam({weights}, lr={recipe.learning_rate})"
 
 
 def training_code(recipe: Recipe) -> Iterator[str]:
@@ -293,12 +241,10 @@ def _recipe_table(found: Suggestions) -> doc.Table:
     return doc.table(_STEPS, rows)
 
 
-def _step(
-    what: str, outcome: Outcome | None, probe: float | None = None, *, of_run: bool = True
-) -> tuple[doc.Cell, ...]:
+def _step(what: str, outcome: Outcome | None, probe: float | None = None) -> tuple[doc.Cell, ...]:
     if outcome is None:
         return what, "–", "–", "", "", "not analysed by itself"
-    numbers = _bound(outcome.grad_norm), _number(outcome), _of_run(outcome) if of_run else ""
+    numbers = _bound(outcome.grad_norm), _number(outcome), _of_run(outcome)
     return what, *numbers, _share(probe), outcome.verdict
 
 
@@ -311,8 +257,7 @@ def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
 
 def _edits(found: Suggestions) -> Iterator[tuple[str, str]]:
     for edit in found.edits:
-        for place, line in enumerate(edit.how.splitlines()):
-            yield ("" if place else edit.change), line
+        yield from _commented(edit.change, edit.how.splitlines())
 
 
 def _left_out(found: Suggestions) -> Iterator[str]:
