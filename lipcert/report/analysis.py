@@ -7,7 +7,7 @@ model are in sentences verbatim: the writers make them safe.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -21,17 +21,14 @@ from lipcert.analysis.records import (
     is_attained,
 )
 from lipcert.core.ledger.mechanism import MECHANISMS
-from lipcert.core.ledger.premises import InputPart
 from lipcert.diagnostics import Level
 from lipcert.gradient_stats.examples import RANDOM
-from lipcert.gradient_stats.measure import Observed
 from lipcert.report import document as doc
 from lipcert.report.ci import (
     CiReport,
     Finding,
     by_level,
     gate_findings,
-    gate_sentence,
     gate_statements,
 )
 from lipcert.report.document import csv_text, diagnostic_lines
@@ -39,7 +36,7 @@ from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.privacy import comparison_rows, privacy_promise
 from lipcert.settings.gates import GateOutcome, worst_of
 from lipcert.settings.loss_spec import loss_words
-from lipcert.text.numbers import NO_BOUND, at_most, measured, percent, shape_text
+from lipcert.text.numbers import NO_BOUND, at_most, first_of, measured, percent, shape_text
 
 VERDICTS: Final[Mapping[VerdictName, doc.Tone]] = MappingProxyType(
     {
@@ -55,6 +52,11 @@ CSV_COLUMNS: Final = (
     *("parameter", "shape", "node", "group", "trainable"),
     *("grad_norm", "sensitivity", "noise_std"),
 )
+SCOPES: Final = {
+    "point": "these weights only (scope point): training changes them",
+    "constraint-set": "all weights within the constraints (scope constraint-set)",
+}
+"""The weights that bounds hold for."""
 _MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "
 Rows = list[tuple[str, str]]
@@ -83,33 +85,15 @@ _NODE_COLUMNS: Final = (
     doc.Column("‖output‖", True, rank=1, cell=lambda node: node.output_norm),
     doc.Column("‖cotangent‖", True, cell=lambda node: node.cotangent_norm),
 )
-_OBSERVED: Final = doc.Column("observed", True, rank=6)
-"""The largest gradient norm of an example by a parameter."""
 COTANGENT: Final = (
     "‖cotangent‖",
     "norm of the gradient of the loss with respect to the layer's output",
-)
-_PARAMETER_COLUMNS: Final = (
-    doc.Column("parameter", least=20),
-    doc.Column("shape", rank=4),
-    doc.Column("G", True),
-    _OBSERVED,
-    doc.Column("Δ", True, rank=1),
-    doc.Column("noise std", True, rank=2),
-    doc.Column("of G²", True, rank=3),
-    doc.Column("group", least=10, most=24, rank=5),
-)
-_ALLOCATION_COLUMNS: Final = (
-    doc.Column("allocation"),
-    doc.Column("noise energy Σ d·s²", True),
-    doc.Column("relative", True),
 )
 
 
 def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Document:
     """Return an analysis as a document; tables have at most `most` rows."""
     run = analysis.privacy
-    nodes, parameters = nodes_table(analysis, most), parameters_table(analysis, most)
     tone = tone_of(analysis)
     answers = [
         *verdict_answers(analysis),
@@ -120,8 +104,6 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
     if run is not None:
         answers.append(doc.Answer(privacy_promise(run), tone))
         rows = [*run.statement.items(), *comparison_rows(run)]
-    # the table of parameters shows the shares of G², unless it is folded
-    largest = gradient_shares(analysis) if parameters.hidden else {}
     noise = {group.name: group.noise_energy_share for group in analysis.groups}
     bounds = doc.Statements.of(answer_rows(analysis), tone=tone)
     return doc.Document(
@@ -134,13 +116,13 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             ("Privacy of the run", doc.Statements.of(rows)),
             (
                 "Nodes, in data-flow order",
-                nodes,
-                doc.Statements.of([COTANGENT] if nodes.rows else []),
+                doc.tabled(_NODE_COLUMNS, analysis.nodes, most),
+                doc.Statements.of([COTANGENT] if analysis.nodes else []),
             ),
-            ("Parameters", parameters),
+            ("Parameters", _parameters(analysis, most)),
             ("Ways to split the noise, at the same privacy", _allocations(analysis)),
             ("Where the bound is lost: largest stretch", stretches(analysis)),
-            ("Largest shares of G²", _largest(largest)),
+            ("Largest shares of G²", _largest(gradient_shares(analysis))),
             ("Largest shares of the noise energy", _largest(noise)),
             ("Diagnostics", doc.Findings(diagnostic_lines(analysis.diagnostics))),
         ),
@@ -165,86 +147,43 @@ def tone_of(analysis: Analysis) -> doc.Tone:
 
 def verdict_answers(analysis: Analysis) -> list[doc.Answer]:
     """Return how usable the bounds are, and the gates that do not hold."""
-    use, found = analysis.usefulness, []
-    if use is not None:
-        found.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
-    for result in analysis.gates:
-        if result.outcome is not GateOutcome.HOLDS:
-            is_over = result.outcome is GateOutcome.EXCEEDED
-            tone = doc.Tone.BAD if is_over else doc.Tone.OPEN
-            found.append(doc.Answer(f"Gate: {gate_sentence(result)}.", tone))
-    return found
-
-
-def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
-    """Return nodes with their bounds; of many, those that stretch nothing are left out first."""
-    nodes: Sequence[NodeReport] = analysis.nodes
-    if most is not None and len(nodes) > most:
-        nodes = [node for node in nodes if _is_telling(node)]
-    rows = [[column.cell(node) for column in _NODE_COLUMNS] for node in nodes]
-    return _folded(_NODE_COLUMNS, rows, most, len(analysis.nodes))
-
-
-def parameters_table(analysis: Analysis, most: int | None = None) -> doc.Table:
-    """Return parameters with what is released of them, and their share of the bound."""
-    shares = gradient_shares(analysis)
-    observed = _observed(analysis)
-    rows = [_parameter(item, shares.get(item.name), observed) for item in analysis.parameters]
-    columns = [item for item in _PARAMETER_COLUMNS if observed is not None or item is not _OBSERVED]
-    return _folded(columns, rows, most, len(rows))
-
-
-def _observed(analysis: Analysis) -> Mapping[str, float] | None:
-    """Return the largest gradient norm by each parameter, if examples were given."""
     use = analysis.usefulness
-    if use is None or use.observed is None or use.observed.source == RANDOM:
-        return None
-    return use.observed.parameters
+    found = [] if use is None else [doc.Answer(use.sentence, VERDICTS[use.verdict])]
+    rows = gate_statements(analysis.gates).rows
+    open_ = (row for row in rows if row.status != GateOutcome.HOLDS.value)
+    return found + [doc.Answer(f"Gate: {row.text}.", row.tone) for row in open_]
 
 
-def _parameter(
-    item: ParameterReport, share: float | None, observed: Mapping[str, float] | None
-) -> tuple[doc.Cell, ...]:
-    name, shape = item.name, shape_text(item.shape)
-    seen = [] if observed is None else [measured(observed.get(item.name)) if item.trainable else ""]
-    if not item.trainable:
-        return (name, shape, "frozen", *seen, "", "", "", "")
-    released = (item.sensitivity, item.noise_std, percent(share))
-    return (name, shape, item.grad_norm, *seen, *released, item.group or "")
+def _parameters(analysis: Analysis, most: int | None) -> doc.Table:
+    """Return parameters with what is released of them, and the largest norms at given examples."""
+    use, seen = analysis.usefulness, dict[str, float]()
+    if use is not None and use.observed is not None and use.observed.source != RANDOM:
+        seen = dict(use.observed.parameters)
 
+    def number(title: str, cell: Callable[[ParameterReport], doc.Cell], rank: int) -> doc.Column:
+        own = lambda item: cell(item) if item.trainable else ""  # noqa: E731
+        return doc.Column(title, True, rank=rank, optional=title == "observed", cell=own)
 
-def _folded(
-    columns: Sequence[doc.Column],
-    rows: Sequence[Sequence[doc.Cell]],
-    most: int | None,
-    count: int,
-) -> doc.Table:
-    """Return the first and last rows of `count`; diagnostics name all that has no bound."""
-    shown = list(rows)
-    if most is not None and len(rows) > most:
-        gap = ("…", *[""] * (len(columns) - 1))
-        shown = [*rows[: most // 2], gap, *rows[len(rows) - most // 2 :]]
-        return doc.table(columns, shown, count - 2 * (most // 2))
-    return doc.table(columns, shown, count - len(rows))
-
-
-def _is_telling(node: NodeReport) -> bool:
-    stretches = any(bound is None or bound > 1.0 for bound in node.input_lipschitz)
-    return stretches or node.operator_norm is not None
+    columns = (
+        doc.Column("parameter", least=20, cell=lambda item: item.name),
+        doc.Column("shape", rank=4, cell=lambda item: shape_text(item.shape)),
+        doc.Column("G", True, cell=lambda item: item.grad_norm if item.trainable else "frozen"),
+        number("observed", lambda item: measured(seen.get(item.name)), 6),
+        number("Δ", lambda item: item.sensitivity, 1),
+        number("noise std", lambda item: item.noise_std, 2),
+        doc.Column("group", least=10, most=24, rank=5, cell=lambda item: item.group or ""),
+    )
+    return doc.tabled(columns, analysis.parameters, most)
 
 
 def _allocations(analysis: Analysis) -> doc.Table:
     least = min((item.noise_energy for item in analysis.allocations), default=0.0)
-    rows = [
-        (
-            item.name + (" (chosen)" if item.chosen else ""),
-            at_most(item.noise_energy),
-            f"{item.noise_energy / least:.3g}×",
-        )
-        for item in analysis.allocations
-        if least > 0.0
-    ]
-    return doc.table(_ALLOCATION_COLUMNS, rows)
+    columns = (
+        doc.Column("allocation", cell=lambda item: item.name + " (chosen)" * item.chosen),
+        doc.Column("noise energy Σ d·s²", True, cell=lambda item: at_most(item.noise_energy)),
+        doc.Column("relative", True, cell=lambda item: f"{item.noise_energy / least:.3g}×"),
+    )
+    return doc.tabled(columns, analysis.allocations if least > 0.0 else ())
 
 
 def analysis_json(analysis: Analysis) -> str:
@@ -363,19 +302,24 @@ def promise(analysis: Analysis) -> str:
 def assumption_rows(analysis: Analysis) -> Rows:
     """Return everything the numbers are conditional on, with defaults marked, the input first."""
     facts = analysis.assumptions
+    said = {item.code for item in analysis.diagnostics}
+    loss = loss_words({name: x for name, x in facts.loss.items() if name != "reduction"})
     rows = [
-        ("input", _input_text(analysis)),
-        ("loss", _loss_text(analysis)),
+        ("input", _ASSUMED * ("LC104" in said) + _input_text(facts)),
+        ("loss", _ASSUMED * ("LC108" in said) + loss),
         ("mechanism", MECHANISMS[str(facts.mechanism["kind"])].words(facts.mechanism)),
         ("weights", _scope_text(facts)),
         *kept_rows(facts.frozen, facts.fixed),
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
         ("examples", _batch_text(facts)),
-        *_eval_rows(facts),
         ("arithmetic", facts.arithmetic),
         ("effort", f"norms of weights certified with tier {facts.tier}"),
     ]
+    if facts.eval_layers:
+        names = [f"{layer.name} ({layer.kind})" for layer in facts.eval_layers]
+        text = "ASSUMED to stay in eval mode, statistics frozen and nothing dropped: "
+        rows.append(("training", text + first_of(names, _MOST_NAMES)))
     return rows + [("note", note) for note in facts.notes]
 
 
@@ -402,18 +346,13 @@ def _observed_rows(analysis: Analysis) -> Rows:
     use = analysis.usefulness
     if use is None or use.observed is None:
         return []
-    seen, times = use.observed, ""
-    if use.slack is not None:
-        times = f", G is {measured(use.slack, 3)} times that"
+    seen = use.observed
+    times = "" if use.slack is None else f", G is {measured(use.slack, 3)} times that"
     return [
-        ("gradients were observed at", f"{seen.examples:,} {_examples_of(seen)}"),
+        ("gradients were observed at", f"{seen.examples:,} examples: {seen.source}"),
         ("median of their norms", measured(seen.grad_norm_median)),
         ("largest of their norms", f"{measured(seen.grad_norm_max)}{times}"),
     ]
-
-
-def _examples_of(seen: Observed) -> str:
-    return seen.source if seen.source == RANDOM else f"examples of {seen.source}"
 
 
 def noise_rows(use: Usefulness | None) -> Rows:
@@ -446,57 +385,26 @@ def _tight(value: float | None, looseness: float | None) -> str:
     return f"{_bound(value)}; the true value is at least 1/{at_most(looseness, 3)} of this"
 
 
-def _input_text(analysis: Analysis) -> str:
-    facts = analysis.assumptions
-    if facts.input_norm is None:
-        return "every example is admitted: the mechanism bounds gradients for any input"
-    norm = f"2-norm ≤ {at_most(facts.input_norm)}"
-    if facts.input_parts:
-        text = f"{'; '.join(map(_part_text, facts.input_parts))}; in all {norm}"
-        return f"{_ASSUMED}{text}" if _is_said(analysis, "LC104") else text
-    if facts.input_box is None:
-        return f"every example with {norm}"
-    low, high = facts.input_box
-    if facts.input_ids:
-        return (
-            f"whole numbers from {low:.12g} to {high:.12g}, each of which chooses a row of a table"
-        )
-    text = f"every entry in [{low:.12g}, {high:.12g}], hence {norm}"
-    return f"{_ASSUMED}{text}" if _is_said(analysis, "LC104") else text
+def _input_text(facts: Assumptions) -> str:
+    parts = [
+        f"{part.name} {list(part.shape[1:])} with {_domain_text(part.norm, part.box)}"
+        for part in facts.input_parts
+    ]
+    rows = "; each chooses a row of a table" if facts.input_ids else ""
+    return "; ".join([*parts, f"{_domain_text(facts.input_norm, facts.input_box)}{rows}"])
 
 
-def _part_text(part: InputPart) -> str:
-    found = []
-    if part.norm is not None:
-        found.append(f"2-norm ≤ {at_most(part.norm)}")
-    if part.box is not None:
-        low, high = part.box
-        found.append(f"entries in [{low:.12g}, {high:.12g}]")
-    return f"{part.name} {list(part.shape[1:])} with {' and '.join(found) or 'any entries'}"
-
-
-def _loss_text(analysis: Analysis) -> str:
-    facts = analysis.assumptions
-    text = loss_words({name: x for name, x in facts.loss.items() if name != "reduction"})
-    return f"{_ASSUMED}{text}" if _is_said(analysis, "LC108") else text
-
-
-def _is_said(analysis: Analysis, code: str) -> bool:
-    return any(diagnostic.code == code for diagnostic in analysis.diagnostics)
+def _domain_text(norm: float | None, box: tuple[float, float] | None) -> str:
+    found = [] if box is None else [f"every entry in [{box[0]:.12g}, {box[1]:.12g}]"]
+    found += [] if norm is None else [f"2-norm ≤ {at_most(norm)}"]
+    return ", ".join(found) or "any entries"
 
 
 def _scope_text(facts: Assumptions) -> str:
-    if facts.scope == "constraint-set" and not facts.constraints:
-        return "any: the bounds hold for all values of the trained weights"
     if facts.scope == "point" and facts.is_stepwise:
         return "those in the file, clipped: the bounds must be computed again before every step"
-    if facts.scope == "point":
-        return "these weights only (scope point): bounds change as soon as training moves them"
-    users: dict[str, list[str]] = {}
-    for name, value in facts.constraints.items():
-        users.setdefault(value, []).append(name)
-    constraints = "; ".join(f"{value} on {_names(names)}" for value, names in users.items())
-    return f"all that satisfy the constraints (scope {facts.scope}): {constraints}"
+    held = "; ".join(f"{value} on {names}" for value, names in _alike(facts.constraints).items())
+    return f"{SCOPES[facts.scope]}{held and ': ' + held}"
 
 
 def kept_rows(frozen: Sequence[str], fixed: Mapping[str, str]) -> Rows:
@@ -504,18 +412,19 @@ def kept_rows(frozen: Sequence[str], fixed: Mapping[str, str]) -> Rows:
     rows = []
     if frozen:
         text = "needed no gradient when the file was exported, and keep their values"
-        rows.append(("frozen", f"{_names(frozen)}: {text}"))
-    reasons: dict[str, list[str]] = {}
-    for name, why in fixed.items():
-        reasons.setdefault(why, []).append(name)
-    if reasons:
-        told = [f"{_names(names, 'tensors')} ({why})" for why, names in reasons.items()]
+        rows.append(("frozen", f"{first_of(frozen, _MOST_NAMES)}: {text}"))
+    if fixed:
+        told = [f"{names} ({why})" for why, names in _alike(fixed).items()]
         rows.append(("fixed", f"not trained: {'; '.join(told)}"))
     return rows
 
 
-def _names(names: Sequence[str], what: str = "parameters") -> str:
-    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {what}"
+def _alike(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the names of each value."""
+    found: dict[str, list[str]] = {}
+    for name, value in values.items():
+        found.setdefault(value, []).append(name)
+    return {value: first_of(names, _MOST_NAMES) for value, names in found.items()}
 
 
 def _release_text(facts: Assumptions) -> str:
@@ -530,16 +439,6 @@ def _batch_text(facts: Assumptions) -> str:
         mode = ", in eval mode" if facts.eval_layers else ""
         return f"independent of each other in a batch: proved on the graph{mode}"
     return "the file holds one example; it is ASSUMED that each example of a batch passes alone"
-
-
-def _eval_rows(facts: Assumptions) -> Rows:
-    """Return what is assumed of the mode of training, if the file shows that it matters."""
-    if not facts.eval_layers:
-        return []
-    names = [f"{layer.name} ({layer.kind})" for layer in facts.eval_layers]
-    listed = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} layers"
-    text = "ASSUMED to stay in eval mode, statistics frozen and nothing dropped: "
-    return [("training", text + listed)]
 
 
 def _noise_text(analysis: Analysis) -> str:

@@ -7,7 +7,6 @@ safe.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lipcert.audit.records import (
@@ -15,13 +14,12 @@ from lipcert.audit.records import (
     AuditReport,
     CheckReport,
     GroupAudit,
-    Modes,
     Quantity,
     ValueAudit,
     Verdict,
 )
 from lipcert.report import document as doc
-from lipcert.report.analysis import VERDICTS, noise_rows
+from lipcert.report.analysis import SCOPES, VERDICTS, noise_rows
 from lipcert.report.audit_findings import (
     ORDER,
     QUANTITIES,
@@ -40,7 +38,6 @@ from lipcert.text.numbers import (
     share_text,
 )
 
-_MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
 _LOWEST_OCTAVE: Final = -10
 """The lowest octave of norms over bounds; smaller ones are counted in it."""
@@ -99,10 +96,6 @@ _GRADIENT_NORM: Final = (
     "of the gradient of the loss with respect to the layer's output (the cotangent)",
 )
 _DIGITS: Final = 3
-_SCOPES: Final[Mapping[str, Mapping[str, str]]] = {
-    "point": {"scope": "these weights only (scope point)"},
-    "constraint-set": {"scope": "all weights within the constraints (scope constraint-set)"},
-}
 Rows = list[tuple[str, str]]
 
 
@@ -126,8 +119,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
     if use is not None:
         answers.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
     file = f"{report.model}  ·  sha256 {report.model_sha256[:12]}"
-    groups = chosen_groups(report, most)
-    values = chosen_values(report, most)
+    groups, values = sorted(report.groups, key=rank), sorted(report.values, key=rank)
     checks = sorted(report.checks, key=lambda check: ORDER.index(check.verdict))
     return doc.Document(
         "LipCert audit",
@@ -138,23 +130,13 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             ("Findings", doc.Findings(lines).first(most), more),
             (
                 "Groups: the largest gradient norm of one example against its bound",
-                doc.tabled(_GROUP_COLUMNS, groups, len(report.groups) - len(groups)),
+                doc.tabled(_GROUP_COLUMNS, groups, most),
                 doc.Statements.of([_ERROR_NOTICED] if groups else []),
-            ),
-            (
-                "How much of each bound was reached",
-                doc.Ranking(
-                    tuple(
-                        _bar(group, group.tightness)
-                        for group in chosen_groups(report, _MOST_BARS)
-                        if group.tightness is not None
-                    )
-                ),
             ),
             ("Observed norms over their bounds, example by example", _histogram(report)),
             (
                 "Inside the network: the bounds that were reached the furthest",
-                doc.tabled(_VALUE_COLUMNS, values, len(report.values) - len(values)),
+                doc.tabled(_VALUE_COLUMNS, values, None if most is None else _TIGHTEST),
                 doc.Statements.of([_GRADIENT_NORM] if report.values else []),
             ),
             ("Checks", doc.Statements(tuple(map(_check, checks)))),
@@ -163,33 +145,6 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
         ),
         word=report.verdict.value.upper(),
     )
-
-
-def chosen_groups(report: AuditReport, most: int | None) -> Sequence[GroupAudit]:
-    """Return groups in their order, or, if there are more than `most`, the worst of them."""
-    if most is None or len(report.groups) <= most:
-        return report.groups
-    return sorted(report.groups, key=rank)[:most]
-
-
-def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]:
-    """Return values violated or undecided, and the tightest of the others; None: all."""
-    if most is None:
-        return report.values
-    bad = sum(value.violations > 0 or value.undecided > 0 for value in report.values)
-    ranked = sorted(report.values, key=rank)
-    return ranked[: min(most, bad + _TIGHTEST)]
-
-
-def _bar(group: GroupAudit, share: float) -> doc.Bar:
-    """Return tightness as a bar; what exceeds the bound fills its bar and says so."""
-    if not math.isfinite(share):
-        return doc.Bar(group.name, measured(share), 1.0, "", "not finite", doc.Tone.BAD)
-    tone = doc.Tone.BAD if group.violations else doc.Tone.PLAIN
-    if share > 1.0:
-        over = doc.Tone.BAD if group.violations else doc.Tone.OPEN
-        return doc.Bar(group.name, share_text(share), 1.0, "", "over the bound", over)
-    return doc.Bar(group.name, share_text(share), share, "", "", tone)
 
 
 def _histogram(report: AuditReport) -> doc.Ranking:
@@ -253,16 +208,26 @@ def audit_ci(report: AuditReport) -> CiReport:
 
 def _answers(report: AuditReport) -> tuple[str, str]:
     """Return a sentence with the verdict and its basis, and one on what that is worth."""
+    whole = "" if report.recording is None else str(report.recording)
+    passed = f"Pass{whole}: {_tried(report)}, and no gradient norm exceeds its bound."
+    factor = report.detectable_error_factor
+    worth = "How large an error would go unnoticed is not known: see the groups."
+    if factor is not None:
+        least = at_most(factor, _DIGITS)
+        worth = f"A bound too small by a factor of {least} or more would have been noticed."
     match report.verdict:
         case Verdict.PASS:
-            return _passed(report), _worth(report)
+            return passed, worth
         case Verdict.PARTIAL:
-            return _passed(report), (
+            return passed, (
                 "The run as a whole does not pass: what else it did is not known. If it was "
                 "killed there, say so with --interrupted."
             )
         case Verdict.VIOLATION:
-            return f"Violation: {_violations(report)}.", _broken(report)
+            return (
+                f"Violation: {_violations(report)}.",
+                "The bounds, or the noise, were not computed for what was run.",
+            )
         case Verdict.EXCEEDED:
             return (
                 f"Over a limit: {_exceeded(report)}.",
@@ -271,7 +236,7 @@ def _answers(report: AuditReport) -> tuple[str, str]:
         case Verdict.INCONCLUSIVE:
             return (
                 f"Inconclusive: {_tried(report)}, which does not settle it.",
-                _unsettled(report),
+                "This is not a pass: the findings say what is undecided, or was tested too little.",
             )
         case Verdict.MISMATCH:
             return (
@@ -280,26 +245,20 @@ def _answers(report: AuditReport) -> tuple[str, str]:
             )
 
 
-def _passed(report: AuditReport) -> str:
-    whole = "" if report.recording is None else str(report.recording)
-    return f"Pass{whole}: {_tried(report)}, and {_held(report)}."
-
-
 def _gradient(report: AuditReport) -> Rows:
     """Return the bound of a per-example gradient, and what was measured."""
     found = report.gradient
     if not found.examples:
         return []
     limit, largest = beside(found.grad_norm_bound, found.grad_norm_max)
-    kind = "replayed" if report.examples else "attacked"
-    slack = "not known" if found.slack is None else f"G is {at_most(found.slack, _DIGITS)} times"
+    slack = found.slack
+    times = "" if slack is None else f"; G is {at_most(slack, _DIGITS)} times the largest"
     return [
         ("bound G", limit),
         (
-            f"in {counted(found.examples, f'{kind} example')}",
-            f"median {measured(found.grad_norm_median)}, largest {largest}",
+            f"in {counted(found.examples, 'example')}",
+            f"median {measured(found.grad_norm_median)}, largest {largest}{times}",
         ),
-        ("slack", slack if found.slack is None else f"{slack} the largest"),
         *noise_rows(report.usefulness),
     ]
 
@@ -307,26 +266,22 @@ def _gradient(report: AuditReport) -> Rows:
 def _facts(report: AuditReport) -> Rows:
     """Return what was audited, and how."""
     modes = report.modes
-    attack = f"{modes.attack_steps} steps towards large gradients"
+    digest = (
+        ""
+        if modes.data_sha256 is None
+        else f", sha256 {modes.data_sha256[:16]}… of {modes.data_sha256_of}"
+    )
     rows = [
         ("bounds from", report.bounds_from),
-        ("data", modes.data or "none"),
-        *_digest_rows(modes),
+        ("data", f"{modes.data or 'none'}{digest}"),
         ("recorded run", modes.trace or "none"),
-        ("attack", attack if modes.attack_steps else "none"),
+        ("attack", f"{modes.attack_steps} steps towards large gradients"),
         ("units of work", f"{report.units_done:,} of {report.units:,} done"),
         ("arithmetic", f"{report.dtype} on {report.device}{_rounding(report)}"),
         ("time", _time(report)),
     ]
-    told = {**report.assumptions, **_SCOPES.get(report.assumptions.get("scope", ""), {})}
-    return rows + [(f"assumed: {name}", text) for name, text in told.items()]
-
-
-def _digest_rows(modes: Modes) -> Rows:
-    """Return the digest that identifies the data."""
-    if modes.data_sha256 is None:
-        return []
-    return [("data sha256", f"{modes.data_sha256[:16]}… of {modes.data_sha256_of}")]
+    said = report.assumptions
+    return rows + [(f"assumed: {name}", SCOPES.get(said[name], said[name])) for name in said]
 
 
 def _rounding(report: AuditReport) -> str:
@@ -349,40 +304,6 @@ def _tried(report: AuditReport) -> str:
     if report.modes.attack_steps:
         parts.append(f"{report.modes.attack_steps} steps of attack")
     return ", ".join(parts) or "nothing was replayed"
-
-
-def _held(report: AuditReport) -> str:
-    if any(group.grad_norm_bound is None for group in report.groups):
-        return "every gradient norm that has a bound is within it"
-    return "every gradient norm is within its bound"
-
-
-def _broken(report: AuditReport) -> str:
-    """Return what a violation means; the worst one decides."""
-    if any(group.violations for group in report.groups):
-        return "The bounds do not hold for what was run: noise computed from them is too small."
-    if any(value.violations for value in report.values):
-        return "No gradient exceeds its bound, but the proof does not cover what was run."
-    return "What was run is not what the bounds, or the noise, were computed for."
-
-
-def _unsettled(report: AuditReport) -> str:
-    """Return why an audit without violations is not a pass."""
-    untried = report.untried_groups
-    if not untried or all(group.tightness is None for group in untried):
-        return "This is not a pass: something is undecided, or was not audited."
-    return (
-        f"This is not a pass: in {len(untried)} of {len(report.groups)} groups no gradient came "
-        "near enough to the bound to show that it is wrong."
-    )
-
-
-def _worth(report: AuditReport) -> str:
-    factor = report.detectable_error_factor
-    if factor is None:
-        return "How large an error would go unnoticed is not known: see the groups."
-    least = at_most(factor, _DIGITS)
-    return f"A bound too small by a factor of {least} or more would have been noticed."
 
 
 def _violations(report: AuditReport) -> str:

@@ -21,6 +21,7 @@ from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.account import plan_of
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.report import document as doc
+from lipcert.report.analysis import SCOPES
 from lipcert.report.ci import CiReport, Finding, gate_findings, gate_sentence
 from lipcert.report.document import diagnostic_lines
 from lipcert.report.json import dump, written
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from lipcert.analysis.certificate import Issued
 
 _NETWORK: Final = ("grad_norm", "sensitivity", "lipschitz")
-_SCOPES: Final[Mapping[str, str]] = {
-    "point": "the weights of the file",
-    "constraint-set": "every set of weights within the constraints",
-}
 _ASSUMED: Final = "LC208"
 _VERDICTS: Final[Mapping[str, tuple[doc.Tone, str]]] = {
     "valid": (doc.Tone.GOOD, "valid: all claims are proved"),
@@ -170,14 +167,13 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
     is_checked: whether its check is shown, too; without it, the certificate promises nothing yet.
     """
     certificate = claimed.certificate
-    scope = _SCOPES.get(certificate.scope.kind, certificate.scope.kind)
+    scope = SCOPES.get(certificate.scope.kind, certificate.scope.kind)
     answers = [doc.Answer(f"The claims hold for {scope}.", doc.Tone.PLAIN)]
     if not is_checked:
         text = (
             "This report does not include a check of this certificate: `lipcert check` makes one."
         )
         answers.insert(0, doc.Answer(text, doc.Tone.OPEN))
-    groups, values = certificate.groups, list(claimed_values(certificate))
     said = texts(certificate.assumptions)
     return doc.Document(
         "LipCert certificate",
@@ -193,8 +189,8 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
                 ),
             ),
             ("Claims", doc.Statements.of(_bounds(certificate))),
-            ("Groups", doc.tabled(_GROUPS, groups[:most], len(groups[most:]))),
-            ("Values", doc.table(_VALUES, values[:most], len(values[most:]))),
+            ("Groups", doc.tabled(_GROUPS, certificate.groups, most)),
+            ("Values", doc.table(_VALUES, list(claimed_values(certificate)), most)),
         ),
         word="CLAIMED",
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
-from lipcert.text.numbers import at_most
+from lipcert.text.numbers import at_most, first_of
 from lipcert.text.safe import safe
 
 if TYPE_CHECKING:
@@ -82,14 +82,9 @@ def _joined(lines: list[Line]) -> Line:
     if not first.where:
         return replace(first, what=f"{first.what} ({count} times)")
     same = all(line.what == first.what for line in lines)
+    where = f"{first_of([line.where for line in lines], _NAMES)} ({count} in all)"
     what = first.what if same else f"{first.what}; similar for the rest"
-    return replace(first, where=_places([line.where for line in lines]), what=what)
-
-
-def _places(names: list[str]) -> str:
-    shown, count = ", ".join(names[:_NAMES]), len(names)
-    more = f" and {count - _NAMES} more" if count > _NAMES else ""
-    return f"{shown}{more} ({count} in all)"
+    return replace(first, where=where, what=what)
 
 
 class Tone(Enum):
@@ -232,7 +227,7 @@ class Figure:
     def table(self) -> Table:
         """Return the numbers that the chart shows, as a table."""
         columns = [Column(title.lstrip(), not title.startswith(" ")) for title in self.titles]
-        return table(columns, self.rows[:_MOST_NUMBERS], len(self.rows[_MOST_NUMBERS:]))
+        return table(columns, self.rows, _MOST_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +280,10 @@ class Document:
         return replace(self, sections=(*self.sections[:1], *charts, *self.sections[1:]))
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int = 0) -> Table:
-    """Return a table without the optional columns that say nothing."""
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], most: int | None = None
+) -> Table:
+    """Return the first `most` rows, without the optional columns that say nothing."""
     kept = [
         index
         for index, column in enumerate(columns)
@@ -294,14 +291,14 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int
     ]
     return Table(
         tuple(columns[index] for index in kept),
-        tuple(tuple(row[index] for index in kept) for row in rows),
-        hidden,
+        tuple(tuple(row[index] for index in kept) for row in rows[:most]),
+        len(rows) - len(rows[:most]),
     )
 
 
-def tabled(columns: Sequence[Column], items: Iterable[object], hidden: int = 0) -> Table:
-    """Return a table with a row for each item."""
-    return table(columns, [[column.cell(item) for column in columns] for item in items], hidden)
+def tabled(columns: Sequence[Column], items: Iterable[object], most: int | None = None) -> Table:
+    """Return a table with a row for each item, of the first `most` of them."""
+    return table(columns, [[column.cell(item) for column in columns] for item in items], most)
 
 
 def csv_text(titles: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:

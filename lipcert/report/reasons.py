@@ -43,8 +43,7 @@ def bound_document(report: BoundReport, most: int | None) -> Document:
         name = root.what if whole else f"{root.what} of {root.subject}"
         said = "not bounded" if root.bound is None else f"at most {at_most(root.bound)}"
         answers.append(Answer(f"The {name} is {said}: {root.text}.", Tone.PLAIN))
-        rows = list(_rows(report, number))
-        lines = table(_LINES, rows[:most], len(rows[most:]) if most is not None else 0)
+        lines = table(_LINES, list(_rows(report, number)), most)
         sections += sections_of((f"How the {root.what} follows", lines))
     found = [report.reasons[number] for number in report.factors]
     factors = [(item.factor, _subject(item), item.rule, item.remedy) for item in found]

@@ -63,7 +63,6 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
             (f"Do: {done or f'nothing, {_mechanism(recipe.mechanism)} as it is'}", recipe.outcome),
         )
     ]
-    shown = found.suggestions[:most]
     return doc.Document(
         "LipCert suggestions",
         tuple(answers),
@@ -88,7 +87,7 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
             ),
             (
                 "Changes, each by itself, by noise over signal (--format json says how)",
-                _table(shown, hidden=len(found.suggestions) - len(shown)),
+                _table(found.suggestions, most),
             ),
             (
                 "Other runs, and less to train: not by noise over signal alone",
@@ -148,12 +147,12 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
     yield "time", f"{found.seconds:.0f} s"
 
 
-def _table(items: Sequence[Suggestion], hidden: int = 0) -> doc.Table:
+def _table(items: Sequence[Suggestion], most: int | None = None) -> doc.Table:
     rows = []
     for rank, item in enumerate(items, 1):
         what = f"{_under(item)}{item.change.change}"
         rows.append((str(rank), *_step(what, item.outcome, item.accuracy_probe)))
-    return doc.table(_COLUMNS, rows, hidden)
+    return doc.table(_COLUMNS, rows, most)
 
 
 def _share(accuracy: float | None) -> str:

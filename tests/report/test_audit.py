@@ -15,7 +15,7 @@ from lipcert.audit.records import AuditReport, GradientAudit, Quantity, Verdict,
 from lipcert.cli.output import AUDIT_FORMATS
 from lipcert.diagnostics import CODES, Level
 from lipcert.errors import NoVerdictError
-from lipcert.report.audit import audit_ci, chosen_groups, chosen_values
+from lipcert.report.audit import audit_ci
 from lipcert.report.audit_findings import audit_findings
 from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.report.markdown import LARGEST
@@ -60,15 +60,14 @@ def lines(report: AuditReport) -> list[str]:
 
 def test_a_pass_says_what_it_is_worth() -> None:
     first, second, third, *_ = lines(passed())
-    assert first.startswith("Pass: 2,048 examples replayed, 30 steps of attack, and every gradient")
+    assert first.startswith("Pass: 2,048 examples replayed, 30 steps of attack, and no gradient")
     assert second == "A bound too small by a factor of 1.25 or more would have been noticed."
     assert "models/digits.onnx" in third
 
 
 def test_a_violation_says_so_first() -> None:
-    first, second, *rest = lines(violated())
+    first, *rest = lines(violated())
     assert first.startswith("Violation: gradient norms exceed their bound in 1 of 2 groups")
-    assert "noise computed from them is too small" in second
     assert any("fc" in line and "3.75" in line and "411 at step 200" in line for line in rest)
     assert any("LC314" in line and "declared standard deviation" in line for line in rest)
 
@@ -85,9 +84,8 @@ def octave_of(row: str) -> str:
 
 def test_a_violation_of_a_check_alone_does_not_blame_the_bounds() -> None:
     noise = check(verdict=Verdict.VIOLATION)
-    first, second, *_ = lines(replace(passed(), verdict=Verdict.VIOLATION, checks=(noise,)))
+    first, *_ = lines(replace(passed(), verdict=Verdict.VIOLATION, checks=(noise,)))
     assert first == "Violation: 1 of 1 checks failed."
-    assert "is not what the bounds, or the noise, were computed for" in second
 
 
 def test_no_verdict_is_no_pass() -> None:
@@ -101,7 +99,7 @@ def test_the_whole_gradient_is_told_beside_its_bound() -> None:
     report = replace(passed(), gradient=GradientAudit(12.5, 0.5, 6.25, 2048))
     shown = text(report)
     assert "The whole gradient of one example" in shown
-    for row in ("12.5", "in 2,048 replayed examples", "median 0.5, largest 6.25", "2 times"):
+    for row in ("12.5", "in 2,048 examples", "median 0.5, largest 6.25", "2 times"):
         assert row in shown
     assert "The whole gradient" not in text(passed())
 
@@ -155,34 +153,17 @@ def test_a_gate_that_is_exceeded_is_said_first() -> None:
     assert "\x1b[1;31mOver a limit" in text(report, color=True)
 
 
-def test_bounds_that_nothing_came_near_are_said_first() -> None:
-    far = group("far", max_observed=1e-9, max_attacked=None)
-    report = replace(passed(), verdict=Verdict.INCONCLUSIVE, groups=(group(), far))
-    _, second, *_ = lines(replace(report, max_detectable_factor=1e3))
-    assert second == (
-        "This is not a pass: in 1 of 2 groups no gradient came near enough to the bound to show "
-        "that it is wrong."
-    )
-
-
 def test_what_could_not_be_checked_is_said() -> None:
     for shown in (text(inconclusive()), audit_markdown(inconclusive())):
         assert "What could not be checked" in shown
         assert "the trace does not record them" in shown
 
 
-def test_a_pass_with_an_unbounded_group_says_so() -> None:
-    report = replace(passed(), groups=(group(), group("free", grad_norm_bound=None)))
-    first, second, *_ = lines(report)
-    assert "every gradient norm that has a bound" in first
-    assert "is not known" in second
-
-
 def test_long_tables_are_folded_and_keep_what_is_broken() -> None:
     folded, whole = text(many()), text(many(), show_all=True)
     assert "260 further rows: --all shows them" in folded
-    assert "block0.attention" in folded
-    assert "block1.attention" not in folded
+    broken = [item.name for item in many().groups if item.violations]
+    assert all(name in folded for name in broken[:40])
     for i in (0, 1, 150, 299):
         assert f"block{i}.attention" in whole
     assert "further rows" not in whole
@@ -337,13 +318,6 @@ def test_nan_is_larger_than_any_number() -> None:
         assert str(largest(*norms)) == "nan"
     assert largest(None, 2.0) == 2.0
     assert largest(None, None) is None
-
-
-def test_of_many_rows_the_broken_ones_are_chosen() -> None:
-    chosen = chosen_groups(many(), 100)
-    assert len(chosen) == 100
-    assert all(item.violations for item in chosen)
-    assert chosen_values(many(), 40)[0].value == "block299.out"
 
 
 def strict(text: str) -> Any:

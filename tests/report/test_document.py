@@ -50,7 +50,7 @@ RICH = Document(
         ("Assumptions", Statements((Statement("A-RNG", "of the noise", "checked"),))),
         ("Why", Listing(("one", "two"), hidden=2)),
         ("Findings", FINDINGS),
-        ("Nodes", table(COLUMNS, [("fc", 1.00001, "0"), ("head|", None, "0")], 7)),
+        ("Nodes", table(COLUMNS, [("fc", 1.00001, "0"), *[("head|", None, "0")] * 8], 2)),
         ("Shares", Ranking((Bar("fc", "75%", 0.75, "Gemm", "most"),))),
         ("Nothing", Listing(()), table(COLUMNS, [])),
         ("Again", Commands((("the same", "lipcert analyze net.onnx"),))),
