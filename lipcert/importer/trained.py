@@ -31,6 +31,8 @@ _CALCULATING: Final = frozenset(
     | {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
 )
 """Operators that compute a number of a formula from trained tensors."""
+_BESIDE: Final = {"gelu": {0.5, 2.0}, "gelu_tanh": {0.5, 2.0}, "hard_swish": {6.0, 1 / 6}}
+"""Numbers by which the formula of an activation multiplies or divides it."""
 _QUICK_GELU: Final = 1.702
 _NEAR: Final = 1e-3
 
@@ -73,9 +75,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     own = frozenset() if notes.signed else _unnoted(model, notes, marks.nodes) | found.reduced
     followed = frozenset[str]() if marks.as_exported else _followed(found, own, marks)
     mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks, followed)
-    limits = set[str]().union(
-        *(item.tensors for item in marks.nodes if item.node.op_type in _LIMITS)
-    )
+    limits = set(_limits(marks.nodes, stored))
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
     plain = uses.plain | program.untracked  # such a number is fixed, even if others are trained
@@ -166,6 +166,23 @@ def scales_of_quantised(model: Model) -> frozenset[str]:
     return frozenset(name for node in dequantised(model) for name in node.inputs[1:2])
 
 
+def _limits(nodes: Sequence[NotedNode], stored: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield the tensors of maxima and minima, but for single numbers below a divisor.
+
+    Such a floor only keeps a division away from 0.
+    """
+    divisors = set[str]()
+    for item in reversed(nodes):
+        kind, is_divisor = item.node.op_type, not divisors.isdisjoint(item.node.outputs)
+        if kind == "Reciprocal" or (kind in {"Expand", "Sqrt"} and is_divisor):
+            divisors.update(item.node.inputs)
+        elif kind == "Div":
+            divisors.update(item.node.inputs[1:])
+        elif kind in _LIMITS:
+            floors = is_divisor and kind == "Max"
+            yield from (x for x in item.tensors if not (floors and stored[x].size == 1))
+
+
 class _Uses:
     """How steps use tensors.
 
@@ -217,7 +234,7 @@ def _is_number(tensor: Tensor, numbers: Iterable[float], share: float = 1e-6) ->
 
 
 def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield single numbers beside a function that belong to its formula: 1/2 of GELU, and 1/√n.
+    """Yield single numbers beside a function that belong to its formula: 1/2, 1/6, and 1/√n.
 
     Attention multiplies or divides its queries of n entries by it, in a step of its own.
     """
@@ -231,7 +248,7 @@ def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator
         if behind is not None and isinstance(behind.op, Attention):
             numbers = {step.shape[-1] ** 0.5, step.shape[-1] ** -0.5}
         elif before is not None and isinstance(before.op, Activation):
-            numbers = {0.5, 2.0} if before.op.name.startswith("gelu") else set()
+            numbers = _BESIDE.get(before.op.name, numbers)
         for name in step.op.factor.sources:
             if name in stored and _is_number(stored[name], numbers, _NEAR):
                 yield name

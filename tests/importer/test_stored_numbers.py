@@ -125,6 +125,20 @@ def test_limits_of_a_clip(tmp_path):
     assert not load_model(saved(proto, tmp_path)).graph.parameters
 
 
+@pytest.mark.parametrize(("kind", "found"), [("Div", {"w"}), ("Mul", {"w", "floor"})])
+def test_a_floor_is_one_below_a_divisor(tmp_path, kind, found):
+    nodes = [node("ReduceL2", ["x"], ["s"], axes=[1]), node("Max", ["s", "floor"], ["m"])]
+    nodes += [node(kind, ["x", "m"], ["n"]), node("MatMul", ["n", "w"], ["y"])]
+    proto = model(nodes, ("N", 6), {"w": weights(6, 6), "floor": np.array(1e-3, np.float32)})
+    assert set(load_model(saved(proto, tmp_path)).graph.parameters) == found
+
+
+def test_the_sixth_of_a_hard_swish_is_no_parameter(tmp_path):
+    nodes = [node("HardSwish", ["x"], ["h"]), node("Mul", ["h", "sixth"], ["y"])]
+    proto = model(nodes, ("N", 6), {"sixth": np.array(1 / 6, np.float32)})
+    assert not load_model(saved(proto, tmp_path)).graph.parameters
+
+
 @pytest.mark.parametrize(("name", "is_trained"), [("six", False), ("gate.limit", True)])
 def test_a_number_that_one_node_takes_for_fixed(tmp_path, name, is_trained):
     """The 6 of relu6(x + 3)·x/6, stored once: the limit of a Clip is no weight."""
