@@ -236,6 +236,33 @@ def test_no_chain_begins_below_an_offset() -> None:
     assert derived.lipschitz == pytest.approx(plain.lipschitz, rel=0.05)
 
 
+@pytest.mark.parametrize(("limit", "is_whole"), [(24, True), (20, False)])
+def test_the_longest_way_to_the_output_may_be_longer_than_others(
+    monkeypatch: pytest.MonkeyPatch, limit: int, is_whole: bool
+) -> None:
+    """Of 24 unknown slopes, and 3 entries at the top."""
+    monkeypatch.setitem(chains._LARGEST, COTANGENTS, limit)
+    program = perceptron(2, 5, residual=False)
+    forms = forms_of(with_chains(program, PREMISES, evidence_of(program)))
+    ends = {(form.start, form.stop) for form in forms if form.use == COTANGENTS}
+    assert (("x", program.output) in ends) == is_whole
+
+
+def test_no_chain_begins_or_ends_with_a_step_that_passes_cotangents_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A branch, which a sum ends, is bounded without the sum; a part of a sum is not a start."""
+    monkeypatch.setitem(chains._LARGEST, COTANGENTS, 16)
+    program = perceptron(3, 2, residual=True, depth=2)
+    forms = forms_of(with_chains(program, PREMISES, evidence_of(program)))
+    ends = {(form.start, form.stop) for form in forms if form.use == COTANGENTS}
+    sums = {step.output: step.inputs for step in program.steps if isinstance(step.op, Add)}
+    branches = {inner for inner, _ in sums.values()}
+    assert branches & {stop for _, stop in ends}
+    assert not branches & {start for start, _ in ends}
+    assert all(start in sums.get(stop, (start,)) for start, stop in ends)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(3))
 def test_windows_within_a_deep_network(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:

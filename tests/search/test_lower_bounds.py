@@ -174,6 +174,12 @@ def test_constraints_are_attained_by_aligned_weights(kind, biased):
     assert found.lipschitz == pytest.approx(lipschitz, rel=1e-6)
 
 
+def test_it_is_deterministic():
+    layers = RNG.standard_normal((20, 6)), "Relu", RNG.standard_normal((20, 20)), "Relu"
+    case = chain(6, *layers, RNG.standard_normal((9, 20)), box=(0.0, 1.0))
+    assert case.found() == case.found()
+
+
 def test_weights_that_are_not_free_are_not_aligned():
     radii = {"w": ("spectral", 1.0)}
     once = [node("MatMul", "x w")]

@@ -52,6 +52,9 @@ CASES = {
     "the row of the first example, which each has": (
         [node("Shape", "x", "s"), node("Expand", "c s", "e"), node("Slice", "e zero one zero", "f"),
          node("Mul", "x f")], ["N", 3], {"c": r(1, 3), "zero": [0], "one": [1]}, 15),
+    "slices in front of the batch": (
+        [node("Transpose", "x", "t", perm=[1, 2, 0]), node("GatherND", "t i", "g", batch_dims=1),
+         node("Transpose", "g", perm=[1, 0])], ["N", 2, 3], {"i": [[-1], [0]]}, 18),
     "blocks added up": (
         [node("Col2Im", "x image block", "y", strides=[2, 1], dilations=[1, 2], pads=[1, 0, 0, 1])],
         ["N", 12, 9], {"image": [6, 6], "block": [2, 3]}, 18),

@@ -14,7 +14,7 @@ from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.lines import axes_of
 from lipcert.core.norms.stacks import norms_at_most_float, square_sums
-from lipcert.core.norms.symbol import GramSymbol, Symbol
+from lipcert.core.norms.symbol import GramSymbol, Symbol, symbol_of
 from lipcert.core.norms.torus import absolute_at_most, torus_at_most
 
 from .convolutions import convolutions, window_of
@@ -158,22 +158,40 @@ def test_claims_on_large_tori(check, sizes):
         assert torus_at_most(conv, sizes, twists, norm * (1.0 + 1e-8), check)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("size", [16, 33, 100])
+@pytest.mark.sample(sizes=3, taps=1)
+@pytest.mark.parametrize("sizes", [(16,), (33,), (12, 12), (100,)])
 @pytest.mark.parametrize("taps", [2, 3, 5])
-def test_peaks_anywhere_between_frequencies(size, taps):
-    """|P(w)| = 2|cos((taps − 1)(w ± a)/2)|: it falls off as fast as a norm can."""
-    for angle in np.linspace(0.0, 2.0 * np.pi, 17):
-        kernel = np.zeros((2, 2, taps))
-        kernel[:, :, 0] = np.eye(2)
+def test_peaks_anywhere_between_frequencies(sizes, taps):
+    """|P(w)| is the larger Π 2|cos((taps − 1)(w ± a)/2)|, which falls off as fast as a norm can."""
+    rank = len(sizes)
+    for angle in np.linspace(0.0, 2.0 * np.pi, 9):
         cosine, sine = np.cos(angle), np.sin(angle)
-        kernel[:, :, -1] = [[cosine, -sine], [sine, cosine]]
-        norm = peak(kernel, (size,))
-        conv = ring(kernel, (size,))
-        assert torus_at_most(conv, (size,), (0,), norm * (1.0 + 1e-8), norm_at_most_float)
+        kernel, turn = np.zeros((2, 2, *[taps] * rank)), np.array([[cosine, -sine], [sine, cosine]])
+        for corner in itertools.product((0, -1), repeat=rank):
+            kernel[(..., *corner)] = np.linalg.matrix_power(turn, -sum(corner))
+        conv, norm, twists = ring(kernel, sizes), peak(kernel, sizes), (0,) * rank
+        assert torus_at_most(conv, sizes, twists, norm * (1.0 + 1e-8), norm_at_most_float)
         for below in (1e-7, 1e-3, 1e-2):
             claim = norm * (1.0 - below)
-            assert not torus_at_most(conv, (size,), (0,), claim, norm_at_most_float)
+            assert not torus_at_most(conv, sizes, twists, claim, norm_at_most_float)
+
+
+def test_few_frequencies_are_looked_at(monkeypatch):
+    powers, seen = torus._powers, []
+    monkeypatch.setattr(torus, "_powers", lambda *asked: seen.append(asked[1]) or powers(*asked))
+    kernel = np.random.default_rng(0).standard_normal((8, 8, 3, 3))
+    conv, claim = ring(kernel, (64, 65)), peak(kernel, (64, 65)) * (1.0 + 1e-8)
+    assert torus_at_most(conv, (64, 65), (0, 0), claim, norm_at_most_float)
+    assert sum(map(len, seen)) < 64 * 65 / 4
+
+
+@pytest.mark.parametrize(
+    ("taps", "side", "points", "quicker"),
+    [(3, 64, 5000, True), (3, 64, 5, False), (31, 1, 500, False)],
+)
+def test_the_quicker_form(taps, side, points, quicker):
+    kernel = np.full((taps**2, 1, side, side), 0.5)
+    assert isinstance(symbol_of(kernel, (taps, taps), points), GramSymbol) is quicker
 
 
 def test_reflected_lines_have_no_torus():
