@@ -24,8 +24,6 @@ from lipcert.measure.lowering.functions import FUNCTIONS as IN_TORCH
 from lipcert.settings.settings import LossParameters, Settings
 from tests.core.rules.test_activations import EVERY, POSITIVE
 
-"""losses that analyses assume where nobody states one"""
-
 
 def loss(kind):
     return make_loss(kind, label_norm=1.0) if kind == "mse" else make_loss(kind)

@@ -6,7 +6,9 @@ from tests.core import test_arithmetic, test_claims, test_clipped_soundness, tes
 from tests.core.accounting import test_account, test_curve
 from tests.core.losses import test_attained, test_kinds, test_softmax_error
 from tests.core.rules import test_facts
-from tests.weakenings import line_oracles, oracles
+from tests.weakenings import oracles
+from tests.weakenings.line_oracles import holds
+from tests.weakenings.lines import A_CLIPPED_LOSS
 from tests.weakenings.mutation import Kill, Mutation, by, by_seeds
 
 ATTAINED = test_attained.test_gradient_norm_is_bounded_and_attained
@@ -174,7 +176,7 @@ DERIVATION = [
     by("lines.several_inputs:facts_of_several", "add_up(squares, multiply_up(own, own))",
         "max(squares, multiply_up(own, own))", oracles.inputs_of_two_norms),
     by("rules.clips:clipped", "norm=min(cotangent.norm, radius)",
-        "norm=0.9 * min(cotangent.norm, radius)", line_oracles.a_clipped_loss),
+        "norm=0.9 * min(cotangent.norm, radius)", holds, A_CLIPPED_LOSS),
     by("claims:group_bounds", "total_sensitivity(norms)", "max(norms)", oracles.a_group_of_two),
     by("claims:clipped_group", "divide_up(norm, sqrt_down(float(groups)))",
         "divide_up(norm, float(groups))", oracles.groups_that_share_a_clip),

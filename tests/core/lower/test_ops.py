@@ -176,9 +176,9 @@ def test_an_empty_list_of_axes_drops_every_axis_of_size_one(opset):
 
 
 DEFAULTS = {
-    "HardSigmoid": {}, "LeakyRelu": {}, "LayerNormalization": {}, "LRN": {"size": 3},
-    "InstanceNormalization": {}, "BatchNormalization": {}, "GroupNormalization": {"num_groups": 1},
-    "RMSNormalization": {},
+    "Celu": {}, "Elu": {}, "HardSigmoid": {}, "LeakyRelu": {}, "Selu": {}, "LRN": {"size": 3},
+    "BatchNormalization": {}, "GroupNormalization": {"num_groups": 1}, "InstanceNormalization": {},
+    "LayerNormalization": {}, "RMSNormalization": {},
 }  # fmt: skip
 
 
