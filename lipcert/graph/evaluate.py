@@ -8,7 +8,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
@@ -113,26 +112,36 @@ def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
     return middles.reshape(x.shape)
 
 
+def _values(
+    program: p.Program, x: npt.NDArray[Any], arithmetic: str
+) -> Iterator[tuple[str, Array]]:
+    """Yield names and values in order, for examples [examples, *shape].
+
+    A value is released once its last reader is computed.
+    """
+    readers = Counter(name for step in program.steps for name in set(step.inputs))
+    known = {program.input: np.asarray(x).astype(arithmetic)}
+    yield program.input, known[program.input]
+    for step in program.steps:
+        found = batch_output(step, [known[name] for name in step.inputs])
+        known[step.output] = found.astype(arithmetic, copy=False)
+        yield step.output, known[step.output]
+        for name in set(step.inputs):
+            readers[name] -= 1
+            if not readers[name]:
+                del known[name]
+
+
 def values(
     program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float64"
 ) -> Iterator[tuple[str, Array]]:
     """Yield names and values in order, for one example of the shape of the program's input.
 
     arithmetic: the dtype of all numbers; the difference between float32 and float64 shows what
-    onnxruntime may lose. A value is released once its last reader is computed.
+    onnxruntime may lose.
     """
-    readers = Counter(name for step in program.steps for name in set(step.inputs))
-    known = {program.input: np.asarray(x).astype(arithmetic)}
-    yield program.input, known[program.input]
-    for step in program.steps:
-        with np.errstate(all="ignore"):
-            found = np.asarray(_applied(step, [known[name] for name in step.inputs]))
-        known[step.output] = found.astype(arithmetic)
-        yield step.output, known[step.output]
-        for name in set(step.inputs):
-            readers[name] -= 1
-            if not readers[name]:
-                del known[name]
+    found = _values(program, np.asarray(x)[None], arithmetic)
+    return ((name, value[0, ...]) for name, value in found)
 
 
 def evaluate(
@@ -149,54 +158,7 @@ def output_of(program: p.Program, x: npt.NDArray[Any], arithmetic: str = "float6
 
 def evaluate_batch(program: p.Program, x: npt.NDArray[Any]) -> dict[str, Array]:
     """Return every value for examples [examples, *shape], as [examples, *shape of the value]."""
-    known = {program.input: np.asarray(x, np.float64)}
-    for step in program.steps:
-        known[step.output] = batch_output(step, [known[name] for name in step.inputs])
-    return known
-
-
-def batch_output(step: p.Step, x: Sequence[Array]) -> Array:
-    """Return the output of one step for several examples, stacked along a new first axis."""
-    op = step.op
-    with np.errstate(all="ignore"):
-        match op:
-            case (
-                kinds.Embedding()
-                | kinds.Compare()
-                | p.Activation()
-                | p.Dense()
-                | token_kinds.Scale()
-                | token_kinds.Shift()
-                | kinds.PRelu()
-            ):
-                return _applied(step, x)
-            case (
-                window_kinds.Conv()
-                | kinds.BatchNorm()
-                | window_kinds.MaxPool()
-                | window_kinds.AveragePool()
-                | window_kinds.LpPool()
-            ):
-                joined = x[0].reshape(-1, *x[0].shape[2:])
-                return _applied(step, [joined]).reshape(len(x[0]), *step.shape)
-            case p.Move():
-                flat = np.pad(x[0].reshape(len(x[0]), -1), ((0, 0), (0, 1)))
-                return np.asarray(flat[:, op.sources])
-            case token_kinds.Add() | token_kinds.Multiply() | kinds.Divide():
-                return _applied(step, of_one_rank(x))
-            case token_kinds.Softmax() | kinds.Sort() | kinds.Concat():
-                return _applied(replace(step, op=replace(op, axis=op.axis + 1)), x)
-            case (
-                token_kinds.ReduceSum()
-                | kinds.ReduceMax()
-                | kinds.ReduceNorm()
-                | kinds.Centre()
-                | token_kinds.Normalize()
-                | kinds.MaskedMean()
-            ):
-                axes = tuple(axis + 1 for axis in op.axes)
-                return _applied(replace(step, op=replace(op, axes=axes)), x)
-        return np.stack([_applied(step, parts) for parts in zip(*x, strict=True)])
+    return dict(_values(program, x, "float64"))
 
 
 def of_one_rank(x: Sequence[Array]) -> list[Array]:
@@ -232,78 +194,95 @@ def _rows(table: Array, numbers: Array) -> Array:
     return np.where(known[..., np.newaxis], table[np.where(known, numbers, 0)], np.nan)
 
 
-def _applied(step: p.Step, x: Sequence[Array]) -> Array:
-    """Return the output of one step."""
-    op = step.op
+@np.errstate(all="ignore")
+def batch_output(step: p.Step, inputs: Sequence[Array]) -> Array:
+    """Return the output of one step for several examples, stacked along a new first axis."""
+    op, x = step.op, of_one_rank(inputs)
+    first = x[0]
     match op:
         case p.Dense():
-            y = x[0] @ _like(op.weight, x[0]).T
-            return y if op.bias is None else y + _like(op.bias, x[0])
+            y = first @ _like(op.weight, first).T
+            return y if op.bias is None else y + _like(op.bias, first)
         case kinds.Embedding():
-            return _rows(_like(op.table, x[0]), x[0].astype(np.int64))
+            return _rows(_like(op.table, first), first.astype(np.int64))
         case kinds.Compare():
-            found = x[0] > op.limits if op.above else x[0] == op.limits
-            return np.asarray(found.astype(x[0].dtype))
+            found = first > op.limits if op.above else first == op.limits
+            return np.asarray(found.astype(first.dtype))
         case kinds.MaskedMean():
-            mask = np.broadcast_to(x[1], x[0].shape)
-            count = np.sum(mask, axis=op.axes, keepdims=True)
-            total = np.sum(x[0] * mask, axis=op.axes, keepdims=True)
-            return np.asarray(total / np.maximum(count, op.floor))
-        case window_kinds.Conv():
-            y = _transposed(op, x[0], step.shape) if op.transposed else _convolved(op, x[0])
-            return y if op.bias is None else y + _by_channel(op.bias, y)
+            mask, axes = np.broadcast_to(x[1], first.shape), _axes(op.axes)
+            total = np.sum(first * mask, axis=axes, keepdims=True)
+            return np.asarray(total / np.maximum(np.sum(mask, axis=axes, keepdims=True), op.floor))
         case token_kinds.Scale():
-            return np.asarray(x[0] * _like(op.factor, x[0]))
+            return np.asarray(first * _like(op.factor, first))
         case token_kinds.Shift():
-            return x[0] + _like(op.offset, x[0])
-        case kinds.BatchNorm():
-            centred = x[0] - _by_channel(op.mean, x[0])
-            scaled = _by_channel(op.scale, x[0]) * centred * _by_channel(op.inverse, x[0])
-            return np.asarray(scaled + _by_channel(op.shift, x[0]))
+            return first + _like(op.offset, first)
         case p.Activation():
-            return function_of(op.name, op.numbers, x[0])
+            return function_of(op.name, op.numbers, first)
         case kinds.PRelu():
-            return np.where(x[0] >= 0, x[0], _like(op.slope, x[0]) * x[0])
+            return np.where(first >= 0, first, _like(op.slope, first) * first)
         case p.Move():
-            return np.append(x[0].reshape(-1), x[0].dtype.type(0))[op.sources]
-        case window_kinds.MaxPool() | window_kinds.AveragePool() | window_kinds.LpPool():
-            return _pooled(op, x[0])
+            return np.asarray(np.pad(_flat(first), ((0, 0), (0, 1)))[:, op.sources])
         case token_kinds.Multiply():
-            return x[0] * x[1]
+            return first * x[1]
         case kinds.Divide():
-            return x[0] / x[1]
+            return first / x[1]
         case token_kinds.MatMul():
-            return np.asarray(x[0] @ x[1])
+            return np.asarray(first @ x[1])
         case token_kinds.Add():
             return np.asarray(sum(s * v for s, v in zip(op.signs, x, strict=True)))
         case kinds.Concat():
-            return np.concatenate(x, axis=op.axis)
+            return np.concatenate(x, axis=_axes([op.axis])[0])
         case kinds.Sort():
-            return np.sort(x[0], axis=op.axis)
+            return np.sort(first, axis=_axes([op.axis])[0])
         case token_kinds.Attention():
-            scores = op.scale * (x[0] @ x[1])
+            scores = op.scale * (first @ x[1])
             if op.mask is not None:
-                scores = scores + _like(op.mask, x[0])
+                scores = scores + _like(op.mask, first)
             if len(x) > 3:
                 scores = np.where(x[3] == 1.0, -np.inf, scores)
             return np.asarray(np.exp(_log_softmax(scores, -1)) @ x[2])
         case kinds.InputClip():
-            return x[0] * min(1.0, op.radius / float(np.linalg.norm(x[0]) or 1.0))
+            lengths = np.linalg.norm(_flat(first), axis=1).reshape(-1, *[1] * (first.ndim - 1))
+            return np.asarray(first * (op.radius / np.maximum(lengths, op.radius)))
         case kinds.CotangentClip():
-            return x[0]
-    return _along_axes(op, x[0])
+            return first
+    images = _of_images(step, first.reshape(-1, *first.shape[2:]))
+    if images is not None:
+        return images.reshape(len(first), *step.shape)
+    return _along_axes(op, first)
+
+
+def _of_images(step: p.Step, x: Array) -> Array | None:
+    """Return the output of a step for images [images, channels, ...]; None for another step."""
+    op = step.op
+    match op:
+        case window_kinds.Conv():
+            y = _transposed(op, x, step.shape) if op.transposed else _convolved(op, x)
+            return y if op.bias is None else y + _by_channel(op.bias, y)
+        case kinds.BatchNorm():
+            centred = x - _by_channel(op.mean, x)
+            scaled = _by_channel(op.scale, x) * centred * _by_channel(op.inverse, x)
+            return np.asarray(scaled + _by_channel(op.shift, x))
+        case window_kinds.MaxPool() | window_kinds.AveragePool() | window_kinds.LpPool():
+            return _pooled(op, x)
+        case kinds.LocalResponse():
+            return _response(op, x)
+    return None
+
+
+def _flat(x: Array) -> Array:
+    return x.reshape(len(x), -1)
+
+
+def _axes(axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the axes of a stack that are those of an example."""
+    return tuple(axis + (axis >= 0) for axis in axes)
 
 
 def _largest(x: Array, axes: p.Shape) -> Array:
     """Return what to subtract along axes, so that exponentials do not overflow."""
     largest = np.max(x, axis=axes, keepdims=True)
     return np.asarray(np.where(np.isfinite(largest), largest, x.dtype.type(0.0)))
-
-
-def _log_sum_exp(x: Array, axes: p.Shape) -> Array:
-    largest = _largest(x, axes)
-    sums = np.sum(np.exp(x - largest), axis=axes, keepdims=True)
-    return np.asarray(largest + np.log(sums))
 
 
 def _log_softmax(x: Array, axis: int) -> Array:
@@ -313,30 +292,31 @@ def _log_softmax(x: Array, axis: int) -> Array:
 
 def _along_axes(op: p.Op, x: Array) -> Array:
     """Return the output of an op that reads along axes of one value."""
+    if isinstance(op, token_kinds.Softmax):
+        logs = _log_softmax(x, _axes([op.axis])[0])
+        return logs if op.logarithm else np.asarray(np.exp(logs))
+    axes = _axes(getattr(op, "axes", ()))
     match op:
         case token_kinds.ReduceSum():
-            return np.asarray((np.mean if op.mean else np.sum)(x, axis=op.axes, keepdims=True))
+            return np.asarray((np.mean if op.mean else np.sum)(x, axis=axes, keepdims=True))
         case kinds.ReduceMax():
-            return np.asarray((np.min if op.minimum else np.max)(x, axis=op.axes, keepdims=True))
+            return np.asarray((np.min if op.minimum else np.max)(x, axis=axes, keepdims=True))
         case kinds.ReduceNorm():
-            total = np.sum(np.abs(x) ** op.p, axis=op.axes, keepdims=True) + op.floor
+            total = np.sum(np.abs(x) ** op.p, axis=axes, keepdims=True) + op.floor
             return np.asarray(total ** (1 / op.p))
         case kinds.ReduceLogSumExp():
-            return _log_sum_exp(x, op.axes)
-        case kinds.LocalResponse():
-            return _response(op, x)
+            largest = _largest(x, axes)
+            sums = np.sum(np.exp(x - largest), axis=axes, keepdims=True)
+            return np.asarray(largest + np.log(sums))
         case kinds.Centre():
-            return _centred(x, op.axes)
+            return _centred(x, axes)
         case kinds.DivideByNorm():
-            length = np.sqrt(np.sum(x**2, axis=op.axes, keepdims=True))
+            length = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
             divisor = np.maximum(_like(op.share, x) * length, op.floor)
             return np.asarray(x / np.where(divisor > 0.0, divisor, 1.0))
-        case token_kinds.Softmax():
-            logs = _log_softmax(x, op.axis)
-            return logs if op.logarithm else np.asarray(np.exp(logs))
         case token_kinds.Normalize():
-            d = _centred(x, op.axes) if op.centred else x
-            return np.asarray(d / np.sqrt(np.mean(d * d, axis=op.axes, keepdims=True) + op.epsilon))
+            d = _centred(x, axes) if op.centred else x
+            return np.asarray(d / np.sqrt(np.mean(d * d, axis=axes, keepdims=True) + op.epsilon))
     raise TypeError(f"steps of the kind {type(op).__name__} cannot be evaluated")
 
 
