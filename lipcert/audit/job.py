@@ -16,16 +16,15 @@ from enum import Enum
 from typing import Final
 
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
-from lipcert.core.codec import CodecError
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates
-from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import Settings
 from lipcert.settings.values import check_positive
-from lipcert.text.codec import Codec, Form
+from lipcert.text.codec import Codec
 from lipcert.version import __version__
 
-_SCHEMA: Final = "lipcert.audit-job/3"
+_SCHEMA: Final = "lipcert.audit-job/4"
 MAX_DETECTABLE_FACTOR: Final = 1e3
 """Default limit of the factor by which the bound of a group may be wrong unnoticed in a pass."""
 _SHARD: Final = re.compile(r"(\d{1,9})/(\d{1,9})")
@@ -203,11 +202,4 @@ def units_of(pairs: list[tuple[str, str, int | None]], job: Job, attacked: int) 
     return tuple(units)
 
 
-def _spec(value: object) -> ConstraintSpec:
-    if not isinstance(value, str):
-        raise CodecError("is not a constraint")
-    kind, _, radius = value.partition(":")
-    return ConstraintSpec(kind, float(radius))  # type: ignore[arg-type]  # checked there
-
-
-_CODEC: Final = Codec(ValueError, {**FORMS, ConstraintSpec: Form(str, _spec)}, nulls=True)
+_CODEC: Final = Codec(ValueError, FORMS, nulls=True)

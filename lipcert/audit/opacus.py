@@ -85,27 +85,12 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
         parameters = list(optimizer.params)
         recorder.noise(dict.fromkeys(groups, std), generator=optimizer.generator)
         part = _named(names, parameters, "summed_grad")
-        clean = _added_up(recorder, part, ranks)
-        recorder.gradients(clean=clean)
+        recorder.gradients(clean=_added_up(recorder, part, ranks))
         add_noise()
         noised = _named(names, parameters, "grad")
         if rank and all(torch.equal(noised[name], part[name]) for name in part):
             recorder.noise({})
-        noised = _added_up(recorder, noised, ranks)
-        twin = tape.current()
-        if twin is not None:
-            twin.released(
-                clean,
-                noised,
-                {groups[name]: radius for name, radius in _radii(optimizer, groups).items()},
-                weights=parameters,
-                std=dict.fromkeys(groups, std),
-                account={
-                    "noise_multiplier": float(optimizer.noise_multiplier),
-                    "max_grad_norm": float(optimizer.max_grad_norm),
-                },
-            )
-        recorder.gradients(noised=noised)
+        recorder.gradients(noised=_added_up(recorder, noised, ranks))
 
     optimizer.add_noise = recorded
 

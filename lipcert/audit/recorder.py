@@ -259,7 +259,7 @@ class Recorder:
     def _released(self, twin: tape.Tape, noised: Mapping[str, Tensor]) -> None:
         """Report to a twin run a release that nothing else reports.
 
-        The stated noise determines what it hides: s/σ.
+        The clips that are declared determine what it hides, or else the stated noise: s/σ.
         """
         noise, sigma = self._flight.step.noise, self._declaration.noise_multiplier
         if noise is None or not sigma:
@@ -267,10 +267,10 @@ class Recorder:
                 "twin: state what hides one example: recorder.declare(noise_multiplier=…), and "
                 "recorder.noise(…) before the noise is drawn"
             )
-        groups = dict(self._declaration.groups)
+        groups, clips = self._declaration.groups, self._declaration.clip_norms
         moved = {
-            groups.get(group, (group,) if group in noised else tuple(noised)): std / sigma
-            for group, std in noise.std.items()
+            groups.get(group, (group,) if group in noised else tuple(noised)): radius
+            for group, radius in (clips or {n: std / sigma for n, std in noise.std.items()}).items()
         }
         if not twin.batches:
             twin.relation = Neighbouring.REPLACE_ONE

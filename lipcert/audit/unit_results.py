@@ -37,14 +37,14 @@ from lipcert.audit.records import (
 )
 from lipcert.audit.trace.files import open_regular
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
-from lipcert.core.codec import CodecError, Limit
+from lipcert.core.codec import Limit
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
 from lipcert.measure.measured import Decision
 from lipcert.process.files import write_whole
-from lipcert.text.codec import Codec, Form
+from lipcert.text.codec import Codec
 
-_SCHEMA: Final = "lipcert.audit-unit/5"
+_SCHEMA: Final = "lipcert.audit-unit/6"
 _STAMP: Final = "job.json"
 _MOST_BYTES: Final = 1 << 28
 
@@ -377,18 +377,5 @@ def _place(path: Path, line: bytes) -> None:
         raise NoVerdictError(f"audit: cannot write {path}: {error.strerror or error}") from error
 
 
-_PLAIN: Final = Codec(CodecError, {})
-_PAIR: Final = _PLAIN.reader(tuple[str, int])
-UNITS: Final = Codec(
-    ValueError,
-    {
-        **FORMS,
-        ExampleReference: Form(
-            lambda example: (example.weights, example.index),
-            lambda value: ExampleReference(*_PAIR(value)),
-        ),
-    },
-    nulls=True,
-    longest=1 << 24,
-)
+UNITS: Final = Codec(ValueError, FORMS, nulls=True, longest=1 << 24)
 """Reads and writes findings in a result."""

@@ -12,7 +12,6 @@ never read, so the warning costs no privacy. The measurement behind the warning 
 no run fails because of it.
 """
 
-import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,18 +20,17 @@ from typing import Final
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.certificate import Issued, issued
 from lipcert.analysis.findings import absence_of, findings
-from lipcert.analysis.observing import observed_at
+from lipcert.analysis.observing import observed_at, observed_at_random
 from lipcert.analysis.premises import constraints_of
 from lipcert.analysis.records import Usefulness
 from lipcert.analysis.release import Release, measured_groups, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import DROWNED, usefulness_of
 from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, LipCertError, NoVerdictError, UsageError
-from lipcert.gradient_stats.examples import RANDOM, Examples, checked_labels, random_examples
+from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, Group, allocate
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.search.pullbacks import work
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.settings.values import literal
 from lipcert.text.numbers import times
@@ -189,12 +187,8 @@ def warn_uncertified(reason: str) -> None:
     )
 
 
-_MOST: Final = 64
-_LEAST: Final = 4
-_WORK: Final = 4e9
-"""Floating-point operations that the measurement may cost: a few seconds."""
 _MAIN: Final = 0.5
-_NORMAL: Final = "standard normal inputs, because no domain is declared"
+"""Share of the energy of the noise from which its group is named."""
 
 
 class NoiseWarning(UserWarning):
@@ -218,29 +212,14 @@ def usefulness(calibration: Calibration, public: Examples | None) -> Usefulness 
     None if the gradients cannot be measured, or if random examples would take too long.
     """
     found, settings = calibration.bounds, calibration.settings
-    examples = _random(found) if public is None else public
-    observed = None if examples is None else observed_at(found, settings, examples)
+    if public is None:
+        observed = observed_at_random(found, settings)
+    else:
+        observed = observed_at(found, settings, public)
     if observed is None:
         return None
     released = Release.of(found.groups, settings, calibration.noise_multiplier)
     return usefulness_of(released, settings, calibration.plan, observed)
-
-
-def _random(found: Bounded) -> Examples | None:
-    """Draw examples of the declared domain, or standard normal ones if no domain is declared."""
-    graph, count = found.graph, min(int(_WORK / work(found.program)), _MOST)
-    if count < _LEAST:
-        return None
-    examples = random_examples(
-        graph.input_shape,
-        found.domain,
-        found.loss,
-        graph.output_shape,
-        count,
-    )
-    if examples is None or math.isfinite(found.at_input.norm):
-        return examples
-    return replace(examples, source=_NORMAL)
 
 
 def warn_of_noise(calibration: Calibration, public: KnownExamples | None) -> None:
@@ -288,6 +267,6 @@ def _message(found: Usefulness, share: float, releases: int) -> str:
         "lipcert.suggest(model, x) lists other settings and mechanisms with what each gains, and "
         "changes of the network to be written by hand"
     )
-    if observed is not None and observed.source in {RANDOM, _NORMAL}:
+    if observed is not None and observed.of_norms:
         sentences.append("public=(x, y) measures at examples that are more like yours")
     return "; ".join(sentences)

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
+from lipcert.audit.observation import named_buffers, unwrapped
 from lipcert.audit.recorded import Match, matched
 from lipcert.core.program import Part, Place
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.domain import whole_numbers
-from lipcert.graph.ir import Graph
+from lipcert.graph.ir import Graph, example
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.measure.lowering.network import LoweredNetwork
@@ -144,7 +144,8 @@ _REPLACE: Final = (
     "stay as they are, put those parts into evaluation mode before make_private, in which they "
     "stay: model.features.eval()"
 )
-_EXAMPLES: Final = 3
+EXAMPLES: Final = 3
+"""Number of random examples."""
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
 """A batch [examples, ...] of what a module reads; for several inputs, one for each."""
 _AGREEMENT: Final = 1e-3
@@ -317,20 +318,37 @@ def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
     return " and ".join(map(str, shapes))
 
 
+def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
+    """Draw normal numbers; inputs of whole numbers get numbers that the network reads."""
+    numbers = rng.standard_normal((EXAMPLES, *graph.input_shape))
+    flat, start = numbers.reshape(EXAMPLES, -1), 0
+    for part in graph.inputs:
+        own, start = flat[:, start : start + part.size], start + part.size
+        if part.whole:
+            own[:] = whole_numbers(part, own.shape, rng)
+    return torch.from_numpy(flat.reshape(numbers.shape))
+
+
+def as_read(x: Tensor, graph: Graph, real: torch.dtype | None = None) -> tuple[Tensor, ...]:
+    """Return the inputs of the module from those of the graph.
+
+    real: the dtype of inputs that are not whole numbers, if x has a dtype that holds both kinds.
+    """
+    parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
+    return tuple(
+        own.reshape(len(x), *example(part.shape)).to(torch.long if part.whole else real or x.dtype)
+        for own, part in zip(parts, graph.inputs, strict=True)
+    )
+
+
 def _compare(network: TrainedNetwork, example: Example) -> None:
     """Compare the module with its graph on random inputs; the graph gets the live weights."""
     given = example if isinstance(example, tuple) else (example,)
     weights = {name: tensor.double().cpu().numpy() for name, tensor in network.tensors().items()}
     lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)
-    generator = np.random.default_rng(0)
-    parts = []
-    for item, part in zip(given, network.graph.inputs, strict=True):
-        shape = (_EXAMPLES, *item.shape[1:])
-        drawn = whole_numbers(part, shape, generator) if part.whole else generator.random(shape)
-        parts.append(torch.from_numpy(drawn).to(item.dtype))
-    x = parts[0].double() if len(parts) == 1 else side_by_side(parts).double()
+    x = random_numbers(network.graph, np.random.default_rng(0)).abs()
+    read = [part.to(item) for part, item in zip(as_read(x, network.graph), given, strict=True)]
     with torch.no_grad(), at_rest(network.module), without_fast_path():
-        read = (part.to(item.device) for part, item in zip(parts, given, strict=True))
         found = network.outputs.joined(network.module(*read))
         truth = lowered.forward(x)
     if found is None or found.shape != truth.shape:

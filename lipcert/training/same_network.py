@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, is_shown
 from lipcert.training.clipping.backprop import hooked_layers, require_clips
-from lipcert.training.clipping.probe import EXAMPLES, Probe, Seen
+from lipcert.training.clipping.probe import Probe, Seen
 from lipcert.training.composition import Composition, Copies, are_copies
-from lipcert.training.network import UNLIKE, TrainedNetwork
+from lipcert.training.network import EXAMPLES, UNLIKE, TrainedNetwork
 
 _ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
 """Allowed relative difference. A file rounds constants to float32, and float32 arithmetic may

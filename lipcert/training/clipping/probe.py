@@ -21,15 +21,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from lipcert.audit.recorded import Match
-from lipcert.graph.domain import whole_numbers
-from lipcert.graph.ir import Graph, Node, example
+from lipcert.graph.ir import Graph, Node
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.modes import at_rest
-from lipcert.training.network import TrainedNetwork
+from lipcert.training.network import TrainedNetwork, as_read, random_numbers
 
-EXAMPLES: Final = 3
-"""Number of random examples."""
 _ALL: Final = slice(None)
 _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
@@ -191,29 +188,6 @@ class Probe:
             dict(zip(self._trained, dense[:count], strict=True)),
             dict(zip(layers, dense[count:], strict=True)),
         )
-
-
-def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
-    """Draw normal numbers; inputs of whole numbers get numbers that the network reads."""
-    numbers = rng.standard_normal((EXAMPLES, *graph.input_shape))
-    flat, start = numbers.reshape(EXAMPLES, -1), 0
-    for part in graph.inputs:
-        own, start = flat[:, start : start + part.size], start + part.size
-        if part.whole:
-            own[:] = whole_numbers(part, own.shape, rng)
-    return torch.from_numpy(flat.reshape(numbers.shape))
-
-
-def as_read(x: Tensor, graph: Graph, real: torch.dtype | None = None) -> tuple[Tensor, ...]:
-    """Return the inputs of the module from those of the graph.
-
-    real: the dtype of inputs that are not whole numbers, if x has a dtype that holds both kinds.
-    """
-    parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
-    return tuple(
-        own.reshape(len(x), *example(part.shape)).to(torch.long if part.whole else real or x.dtype)
-        for own, part in zip(parts, graph.inputs, strict=True)
-    )
 
 
 class _ForwardAndBack(nn.Module):

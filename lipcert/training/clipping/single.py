@@ -19,8 +19,9 @@ from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.training.clipping.gradients import OUTWARD, Asked, ClipRule, factors_of, placed
-from lipcert.training.clipping.probe import as_read, slots
+from lipcert.training.clipping.probe import slots
 from lipcert.training.modes import DropoutMasks
+from lipcert.training.network import as_read
 
 _CHUNK: Final = 2**26
 """Largest number of gradient entries held at once."""
