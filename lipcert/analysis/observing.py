@@ -19,8 +19,7 @@ from lipcert.core import window_kinds
 from lipcert.core.program import FloatArray, Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.admissibility import outside
-from lipcert.gradient_stats.examples import Examples, random_examples
+from lipcert.gradient_stats.examples import Examples, outside, random_examples
 from lipcert.gradient_stats.measure import (
     RIVAL,
     Met,

@@ -37,7 +37,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.audit.trace.spelling import TraceError
+from lipcert.audit.trace.files import TraceError
 from lipcert.audit.unit_results import ALL, Family, Total
 from lipcert.core.losses.joint import Joint
 from lipcert.errors import NoVerdictError

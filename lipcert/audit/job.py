@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
+from lipcert.audit.trace.files import FORMS, sealed, unsealed
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates

@@ -36,8 +36,7 @@ from lipcert.core.kinds import BatchNorm
 from lipcert.core.program import FloatArray, Shape
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.admissibility import DRAWN_IN, settled
-from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
+from lipcert.gradient_stats.examples import DRAWN_IN, Examples, Readable, checked_examples, settled
 from lipcert.graph.ir import Graph, is_shown
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings

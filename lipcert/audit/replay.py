@@ -27,8 +27,7 @@ from lipcert.audit.prepared_job import Ready
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.unit_results import ALL, FAMILIES, Family, Findings, Places, Tally, UnitResult
 from lipcert.audit.weight_norms import MODEL, ReplayWeights, replay_weights
-from lipcert.gradient_stats.admissibility import outside, settled
-from lipcert.gradient_stats.examples import Examples, Readable, checked_labels
+from lipcert.gradient_stats.examples import Examples, Readable, checked_labels, outside, settled
 from lipcert.measure.measured import Decision, decide
 from lipcert.measure.precision import Precision
 

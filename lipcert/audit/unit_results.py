@@ -3,7 +3,7 @@
     job.json            what is to be done
     results/<unit>.json what was found
 
-Each file is one line that holds a digest of itself (see `trace.spelling`); a result also holds the
+Each file is one line that holds a digest of itself (see `trace.files`); a result also holds the
 digest of its job and inputs. Invariants: a file appears under its name complete or not at all, and
 stays, so that any number of processes may write into a folder, and each may end at any time; a
 result is that of the unit in its name, of this job, unchanged, or the folder is refused; a unit
@@ -35,8 +35,7 @@ from lipcert.audit.records import (
     CheckReport,
     ExampleReference,
 )
-from lipcert.audit.trace.files import open_regular
-from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
+from lipcert.audit.trace.files import FORMS, open_regular, sealed, unsealed
 from lipcert.core.codec import Limit
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError

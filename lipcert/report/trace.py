@@ -10,9 +10,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from lipcert.audit.trace.files import MEMBERS, spelled_number
 from lipcert.audit.trace.reading import Trace, Verification
 from lipcert.audit.trace.records import Arithmetic, Resume, Step
-from lipcert.audit.trace.spelling import MEMBERS, spelled_number
 from lipcert.report.document import Answer, Document, Statements, Tone, described
 from lipcert.report.json import JsonObject
 from lipcert.text.numbers import counted

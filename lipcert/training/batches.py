@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lipcert.audit.observation import unwrapped
 from lipcert.data.source import X_NAMES, Y_NAMES
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gradient_stats.admissibility import DRAWN_IN, outside, settled
+from lipcert.gradient_stats.examples import DRAWN_IN, outside, settled
 from lipcert.measure.gradient_norms.squares import gamma
 from lipcert.settings.settings import Settings
 

@@ -20,7 +20,7 @@ A ledger file has one line for each event, and one process at a time locks and w
     {"kind":"torn","number":…}               an unfinished line stood here; it counts as a release
     {"kind":"epoch","number":…}              the rest of a shuffled epoch that was not continued
 
-Every line holds the digest of the line before (`audit.trace.spelling`). Reading takes untrusted
+Every line holds the digest of the line before (`audit.trace.files`). Reading takes untrusted
 bytes and returns the header and a count, or raises NoVerdictError with the line of the first
 irregularity. Invariant: the count never falls, except that "unused" gives back releases that the
 line right before it counted.
@@ -33,8 +33,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
-from lipcert.audit.trace.files import ChainFile
-from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError, links, sealed
+from lipcert.audit.trace.files import (
+    ChainFile,
+    FormError,
+    Json,
+    JsonObject,
+    TraceError,
+    links,
+    sealed,
+)
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon, steps_for_epsilon
 from lipcert.privacy.plan import TrainingPlan

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.attack import proposals
-from lipcert.audit.attack.objective import Field
+from lipcert.audit.attack.ascent import Field
 from lipcert.audit.attack.weights import WeightSet
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.prepared_job import random_examples

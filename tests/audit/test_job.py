@@ -7,7 +7,7 @@ import pytest
 
 from lipcert.audit.job import Job, Kind, Shard, units_of
 from lipcert.audit.prepared_job import prepare
-from lipcert.audit.trace.spelling import sealed, unsealed
+from lipcert.audit.trace.files import sealed, unsealed
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from lipcert.settings.gates import Gates

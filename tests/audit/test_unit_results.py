@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.job import Job, Unit, units_of
-from lipcert.audit.trace.spelling import sealed, unsealed
+from lipcert.audit.trace.files import sealed, unsealed
 from lipcert.audit.unit_results import (
     FAMILIES,
     Findings,

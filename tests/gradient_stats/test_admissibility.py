@@ -6,8 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lipcert.gradient_stats.admissibility import outside, settled
-from lipcert.gradient_stats.examples import random_examples
+from lipcert.gradient_stats.examples import outside, random_examples, settled
 from lipcert.losses import make_loss
 from lipcert.settings.settings import Settings
 from tests.domains import side_by_side

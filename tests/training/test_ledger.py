@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.audit.trace.spelling import sealed
+from lipcert.audit.trace.files import sealed
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon, noise_for_epsilon, steps_for_epsilon
 from lipcert.privacy.noise import Neighbouring

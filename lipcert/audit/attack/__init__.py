@@ -14,9 +14,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from lipcert.audit.attack.ascent import Best, Rows, SearchSpace, climb, starting_rows
+from lipcert.audit.attack.ascent import Best, Field, Rows, SearchSpace, climb, starting_rows
 from lipcert.audit.attack.labels import label_set
-from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray

@@ -27,8 +27,8 @@ from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
+from lipcert.audit.trace.files import FaultKind
 from lipcert.audit.trace.reading import Trace, verify
-from lipcert.audit.trace.spelling import FaultKind
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Readable
 from lipcert.graph.ir import parameters_of

@@ -2,8 +2,8 @@
 
 Admissibility (LC304) of recorded batches that cannot be replayed, for lack of weights or labels.
 Statement: every recorded input lies in the declared domain, to which alone the bounds apply.
-Compared: entries exactly, norms up to one rounding of each stored entry (see `admissibility`).
-False alarms: none. Batches that are replayed are checked there.
+Compared: entries exactly, norms up to one rounding of each stored entry (see
+`gradient_stats.examples`). False alarms: none. Batches that are replayed are checked there.
 
 Weight constraint (LC310). Statement: at every recorded set of weights each constrained parameter
 has a norm of at most r: the Euclidean one, or the operator norm of every op that uses it (a largest
@@ -36,7 +36,7 @@ from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.weight_norms import MODEL, Excess, excesses, storage_unit
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.admissibility import outside
+from lipcert.gradient_stats.examples import outside
 from lipcert.graph.ir import is_shown
 from lipcert.measure.precision import Precision
 

@@ -66,7 +66,7 @@ from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, EpsilonInterval, ExampleReference
 from lipcert.audit.trace.records import Step
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.admissibility import outside
+from lipcert.gradient_stats.examples import outside
 from lipcert.privacy.below import allocated_epsilon, gaussian_epsilon, poisson_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan

@@ -30,17 +30,15 @@ import numpy.typing as npt
 from lipcert.audit.trace.files import (
     BLOBS,
     MANIFEST,
-    awaited,
-    make_private_folder,
-    open_regular,
-    replace_durably,
-)
-from lipcert.audit.trace.spelling import (
     MEMBERS,
     Fault,
     FaultKind,
     FormError,
     TraceError,
+    awaited,
+    make_private_folder,
+    open_regular,
+    replace_durably,
     spelled,
     understood,
 )

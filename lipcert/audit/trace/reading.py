@@ -22,7 +22,24 @@ from typing import Any, Final
 import numpy as np
 
 from lipcert.audit.trace.blobs import Blob, Expected
-from lipcert.audit.trace.files import BLOBS, MANIFEST, open_regular, steps_name
+from lipcert.audit.trace.files import (
+    BLOBS,
+    FORMS,
+    LARGEST,
+    MANIFEST,
+    MEMBERS,
+    Fault,
+    FaultKind,
+    FormError,
+    JsonObject,
+    Link,
+    TraceError,
+    links,
+    open_regular,
+    spelled,
+    steps_name,
+    understood,
+)
 from lipcert.audit.trace.records import (
     Batch,
     Close,
@@ -33,20 +50,6 @@ from lipcert.audit.trace.records import (
     Resume,
     Start,
     Step,
-)
-from lipcert.audit.trace.spelling import (
-    FORMS,
-    LARGEST,
-    MEMBERS,
-    Fault,
-    FaultKind,
-    FormError,
-    JsonObject,
-    Link,
-    TraceError,
-    links,
-    spelled,
-    understood,
 )
 from lipcert.core.codec import Sha256, is_sha256
 from lipcert.text.codec import Codec, Form

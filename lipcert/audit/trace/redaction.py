@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.audit.trace.blobs import Array, Blob, stored
+from lipcert.audit.trace.files import FaultKind
 from lipcert.audit.trace.reading import Trace, verify
 from lipcert.audit.trace.records import (
     Batch,
@@ -31,7 +32,6 @@ from lipcert.audit.trace.records import (
     Start,
     Step,
 )
-from lipcert.audit.trace.spelling import FaultKind
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
 

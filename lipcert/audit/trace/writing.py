@@ -17,6 +17,8 @@ from lipcert.audit.trace.blobs import Blob, BlobStore, StoredTensor
 from lipcert.audit.trace.files import (
     MANIFEST,
     ChainFile,
+    FormError,
+    TraceError,
     awaited,
     make_private_folder,
     replace_durably,
@@ -30,7 +32,6 @@ from lipcert.audit.trace.reading import (
     read_manifest,
 )
 from lipcert.audit.trace.records import Close, Declaration, Event, Manifest, Resume, Start, Step
-from lipcert.audit.trace.spelling import FormError, TraceError
 from lipcert.errors import NoVerdictError, UsageError
 
 SYNC_LINES: Final = 256

@@ -25,6 +25,7 @@ from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.graph.ir import Graph, Node, Operand, PlaceArray, parameters_of
 from lipcert.measure.lowering.functions import (
     FUNCTIONS,
+    RANKS,
     Elementwise,
     Function,
     Tensors,
@@ -32,6 +33,7 @@ from lipcert.measure.lowering.functions import (
     attention,
     batch_norm,
     clip,
+    convolution,
     dense,
     elementwise,
     embedding,
@@ -39,10 +41,10 @@ from lipcert.measure.lowering.functions import (
     masking,
     matmul,
     normalize,
+    pool,
     reduction,
 )
 from lipcert.measure.lowering.move import concat, move, sort
-from lipcert.measure.lowering.windows import RANKS, convolution, pool
 from lipcert.text.numbers import first_of
 
 

@@ -17,8 +17,8 @@ from torch.func import functional_call, grad, vmap
 
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph
-from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
-from lipcert.training.clipping.gradients import OUTWARD, Asked, ClipRule, factors_of, placed
+from lipcert.measure.gradient_norms.squares import OUTWARD, Squares, sum_of_squares
+from lipcert.training.clipping.gradients import Asked, ClipRule, factors_of, placed
 from lipcert.training.clipping.probe import slots
 from lipcert.training.modes import DropoutMasks
 from lipcert.training.network import as_read

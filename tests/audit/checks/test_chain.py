@@ -20,10 +20,10 @@ from lipcert.audit.checks.run_check import Checked
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.blobs import Blob, BlobStore, stored
+from lipcert.audit.trace.files import sealed
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.redaction import redact
-from lipcert.audit.trace.spelling import sealed
 from lipcert.audit.trace.writing import PrivateDataWarning
 from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, recorded
 

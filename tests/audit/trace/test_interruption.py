@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from lipcert.audit.trace.files import FaultKind, TraceError
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Resume, Start
-from lipcert.audit.trace.spelling import FaultKind, TraceError
 from lipcert.errors import UsageError
 from tests.audit.trace.made import made, opened, step
 

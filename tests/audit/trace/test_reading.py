@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.files import FormError, spelled, understood
 from lipcert.audit.trace.reading import EventReader, event_members, manifest_bytes, manifest_in
 from lipcert.audit.trace.records import Batch, Close, IndexArray, Manifest, Resume, Start, Step
-from lipcert.audit.trace.spelling import FormError, spelled, understood
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES
 

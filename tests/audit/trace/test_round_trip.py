@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 
 from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
+from lipcert.audit.trace.files import FormError, spelled
 from lipcert.audit.trace.reading import event_members, read_trace, verify
 from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start
-from lipcert.audit.trace.spelling import FormError, spelled
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from tests.audit.trace.made import MANIFEST, made, opened, step

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from lipcert.audit.trace.files import FaultKind, TraceError, sealed
 from lipcert.audit.trace.reading import Verification, read_trace, verify
-from lipcert.audit.trace.spelling import FaultKind, TraceError, sealed
 from tests.audit.trace.made import made, opened, step
 
 SAMPLES = 250

@@ -14,7 +14,7 @@ from lipcert.graph.geometry import Window
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.measure.gradient_norms.squares import Squares
 from lipcert.measure.lowering import lowered
-from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products
+from lipcert.training.clipping.gradients import Inner, decayed_squares, inner_products
 from tests.measure.gradient_norms.oracle import network_of, viewed
 from tests.networks import by_channel, chain, trained
 from tests.ops import BatchNorm, Conv, ConvTranspose, Dense, Divide, Maker, PRelu, Scale, Shift
