@@ -6,20 +6,17 @@ each means, and the line of Python that exports again.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from lipcert.core.codec import member
-from lipcert.core.reader.records import Input
 from lipcert.diagnostics import CODES, EXPORT, Diagnostic
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.graph.ir import BatchProof, EvalLayer, Graph, Node
 from lipcert.importer.model import ImportedModel, MacroLayer, Outline, Verification
 from lipcert.report import document as doc
-from lipcert.report.analysis import kept_rows
-from lipcert.report.document import Commands, Listing, diagnostic_lines, refusal_lines
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.text.numbers import counted, shape_text
 
@@ -47,61 +44,35 @@ class ExportAdvice:
     mistakes: tuple[ExportMistake, ...]
     again: str
 
-    def told(self) -> tuple[Listing, Commands]:
-        """Return what no finding says already, and the line."""
-        more = tuple(f"{item.done}; {item.why}" for item in self.mistakes if not item.code)
-        return Listing(more), Commands((("again, from the module in Python", self.again),))
-
 
 def export_advice(
-    path: str,
-    findings: Iterable[Diagnostic | Refusal],
-    producer: str = "",
-    *,
-    inputs: Sequence[Input] = (),
-    signed: bool = True,
+    path: str, findings: Iterable[Diagnostic | Refusal], producer: str = "", *, signed: bool = True
 ) -> ExportAdvice | None:
     """Return advice for a file that torch wrote, or may have; None if it could not be better.
 
-    inputs: of the file; empty if unknown. signed: whether the exporter says which tensors are
-    parameters.
+    signed: whether the exporter says which tensors are parameters.
     """
     if not _TORCH.startswith(producer.partition(" ")[0]):
         return None
-    mistakes = {item.code: item for item in _mistakes(findings)}
-    if not signed:
-        mistakes[""] = ExportMistake("", *_TORCHSCRIPT, EXPORT)
-    if not mistakes:
-        return None
-    name = json.dumps(Path(path).name)
-    return ExportAdvice(
-        tuple(mistakes.values()), f"lipcert.export(module, {_example(inputs)}, {name})"
-    )
-
-
-def _mistakes(findings: Iterable[Diagnostic | Refusal]) -> Iterator[ExportMistake]:
+    mistakes = {}
     for item in findings:
         if EXPORT in item.remedy:
             why = item.message if isinstance(item, Diagnostic) else item.reason
-            yield ExportMistake(item.code, CODES[item.code].rstrip("."), why, item.remedy)
-
-
-def _example(inputs: Sequence[Input]) -> str:
-    """Return Python code of one example of each input, with a batch axis of 1."""
-    zeros = []
-    for item in inputs:
-        sizes = (item.dims or ())[1:]
-        if item.dims is None or not all(isinstance(size, int) for size in sizes):
-            return "x[:1]"
-        kind = "" if item.dtype == "float32" else f", dtype=torch.{item.dtype}"
-        zeros.append(f"torch.zeros({', '.join(map(str, (1, *sizes)))}{kind})")
-    if not zeros:
-        return "x[:1]"
-    return zeros[0] if len(zeros) == 1 else f"({', '.join(zeros)})"
+            done = CODES[item.code].rstrip(".")
+            mistakes[item.code] = ExportMistake(item.code, done, why, item.remedy)
+    if not signed:
+        mistakes[""] = ExportMistake("", *_TORCHSCRIPT, EXPORT)
+    again = EXPORT.replace('"net.onnx"', json.dumps(Path(path).name))
+    return ExportAdvice(tuple(mistakes.values()), again) if mistakes else None
 
 
 Shape = tuple[int, ...]
 _WIDTH: Final = 44
+_FACTS: Final = (
+    *("producer", "opset", "sha256", "inputs", "outputs", "ops", "tensors", "numbers", "batch"),
+    *("eval_mode", "fixed", "verification"),
+)
+"""Members of the document that readers see as they are."""
 _WHOLE: Final = 10**6
 
 
@@ -172,16 +143,15 @@ def refused_inspection(
     path: str, error: UnsupportedModelError, outline: Outline | None = None
 ) -> Inspection:
     """Return the inspection of a refused model: every reason, and what the file states."""
-    if outline is None:
-        return Inspection(path, refusals=error.refusals, export=export_advice(path, error.refusals))
+    stated = outline or Outline("", "", {}, (), (), {}, 0, 0)
     return Inspection(
         path=path,
-        sha256=outline.sha256,
-        producer=outline.producer,
-        opset=outline.opset,
+        sha256=stated.sha256,
+        producer=stated.producer,
+        opset=stated.opset,
         outline=outline,
         refusals=error.refusals,
-        export=export_advice(path, error.refusals, outline.producer, signed=outline.signed),
+        export=export_advice(path, error.refusals, stated.producer, signed=stated.signed),
     )
 
 
@@ -203,13 +173,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         batch=model.batch,
         eval_layers=graph.eval_layers,
         fixed=graph.fixed,
-        export=export_advice(
-            model.path,
-            model.diagnostics,
-            model.producer,
-            inputs=model.reading.model.inputs,
-            signed=model.signed,
-        ),
+        export=export_advice(model.path, model.diagnostics, model.producer, signed=model.signed),
         verification=model.verification,
         diagnostics=model.diagnostics,
     )
@@ -271,74 +235,39 @@ _PARAMETER_COLUMNS: Final = (
     doc.Column("shape", rank=1, cell=lambda item: shape_text(item.shape)),
     doc.Column("used by", least=10, most=_WHOLE, cell=_used_by),
     doc.Column("numbers", is_number=True, cell=lambda item: f"{item.size:,}"),
+    doc.Column("trained", cell=lambda item: "yes" if item.trainable else "frozen"),
 )
 
 
 def inspection_document(inspection: Inspection) -> doc.Document:
     """Return an inspection as a document."""
+    members = DOCUMENT.write(inspection)
+    members |= {"tensors": len(inspection.parameters), "numbers": inspection.size}
+    members |= members.pop("model") | (members.pop("outline") or {})
+    facts = {name: members[name] for name in _FACTS if members.get(name) not in (None, [], {}, "")}
     answers = [doc.Answer(inspection.path, doc.Tone.SUBJECT)]
-    export = ("Export", *(() if inspection.export is None else inspection.export.told()))
-    diagnostics = ("Diagnostics", doc.Findings(diagnostic_lines(inspection.diagnostics)))
-    if not inspection.refusals:
-        return doc.Document(
-            "LipCert inspection",
-            tuple(answers),
-            doc.Statements.of(list(_summary(inspection))),
-            doc.sections_of(
-                export,
-                ("", doc.tabled(_NODE_COLUMNS, inspection.nodes)),
-                ("", doc.tabled(_MACRO_COLUMNS, inspection.macros)),
-                ("", doc.tabled(_PARAMETER_COLUMNS, inspection.parameters)),
-                diagnostics,
-            ),
-        )
-    outline = inspection.outline
-    answers.append(
-        doc.Answer(f"refused, for {counted(len(inspection.refusals), 'reason')}", doc.Tone.BAD)
-    )
-    reasons = doc.Findings(refusal_lines(inspection.refusals))
-    more = doc.explained(min(refusal.code for refusal in inspection.refusals))
+    reasons, more, export = doc.Findings(()), doc.Commands(()), inspection.export
+    if inspection.refusals:
+        head = f"refused, for {counted(len(inspection.refusals), 'reason')}"
+        answers.append(doc.Answer(head, doc.Tone.BAD))
+        reasons = doc.Findings(doc.refusal_lines(inspection.refusals))
+        more = doc.explained(min(refusal.code for refusal in inspection.refusals))
+    unsaid = [x for x in (export.mistakes if export else ()) if not x.code]
+    again = [("again, from the module in Python", export.again)] if export else []
     return doc.Document(
         "LipCert inspection",
         tuple(answers),
-        doc.Statements.of([] if outline is None else list(_stated(inspection, outline))),
-        doc.sections_of(export, ("Reasons", reasons, more), diagnostics),
+        doc.Statements.of(doc.described(facts)),
+        doc.sections_of(
+            (
+                "Export",
+                doc.Listing(tuple(f"{item.done}; {item.why}" for item in unsaid)),
+                doc.Commands(tuple(again)),
+            ),
+            ("Reasons", reasons, more),
+            ("", doc.tabled(_NODE_COLUMNS, inspection.nodes)),
+            ("", doc.tabled(_MACRO_COLUMNS, inspection.macros)),
+            ("", doc.tabled(_PARAMETER_COLUMNS, inspection.parameters)),
+            ("Diagnostics", doc.Findings(doc.diagnostic_lines(inspection.diagnostics))),
+        ),
     )
-
-
-def _origin(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    opset = ", ".join(f"{domain} {version}" for domain, version in inspection.opset.items())
-    yield "producer", f"{inspection.producer or 'not stated'}; opset {opset}"
-    yield "sha256", inspection.sha256
-
-
-def _stated(inspection: Inspection, outline: Outline) -> Iterator[tuple[str, str]]:
-    """Yield what a refused file states."""
-    yield from _origin(inspection)
-    yield from (("input", text) for text in outline.inputs)
-    yield from (("output", name) for name in outline.outputs)
-    yield "operators", ", ".join(f"{op} {count}" for op, count in outline.ops.items())
-    yield "tensors", f"{outline.tensors}, {outline.numbers:,} numbers"
-
-
-def _summary(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    """Yield what was understood of the whole file."""
-    yield from _origin(inspection)
-    for topic, values in (("input", inspection.inputs), ("output", inspection.outputs)):
-        yield from ((topic, f"{x.name} {shape_text(x.shape)} per example") for x in values)
-    yield "parameters", f"{len(inspection.parameters)} tensors, {inspection.size:,} numbers"
-    frozen = [parameter.name for parameter in inspection.parameters if not parameter.trainable]
-    yield from kept_rows(frozen, inspection.fixed)
-    batch, run = inspection.batch, inspection.verification
-    if batch is not None:
-        status = batch.status.value
-        known = "proved" if status == "proved" else f"ASSUMED ({status})"
-        known += ", in eval mode" if inspection.eval_layers else ""
-        yield "batch", f"axis {batch.axis}; examples independent of each other: {known}"
-        yield "witness", batch.witness
-    if run is not None:
-        yield (
-            "checked",
-            f"graph against onnxruntime on {run.examples} examples, largest relative difference "
-            f"{run.max_difference:.2g}",
-        )

@@ -98,8 +98,8 @@ def test_the_batch_proof_is_shown() -> None:
     assert "Gemm" in result.stdout
     lines = [line.split() for line in result.stdout.splitlines()]
     starts = {line[0]: " ".join(line[1:]) for line in lines if line}
-    assert starts["batch"].endswith("independent of each other: proved")
-    assert starts["witness"]
+    assert starts["batch"] == "status: proved"
+    assert starts["witness:"]
 
 
 @pytest.mark.parametrize("output_format", ["text", "json"])
@@ -134,7 +134,8 @@ def test_a_refused_file_is_outlined_with_all_reasons(tmp_path: Path) -> None:
     assert [item["node"] for item in found["unsupported"]] == ["first", "second"]
     assert found["outline"]["ops"] == {"Round": 1, "Tan": 1}
     assert found["outline"]["inputs"] == ["x [N, 4]"]
-    assert "operators  Round 1, Tan 1" in run_of_inspect(str(path)).stdout
+    shown = " ".join(run_of_inspect(str(path)).stdout.split())
+    assert "ops Round: 1 Tan: 1" in shown
 
 
 @pytest.fixture(autouse=True, scope="module")
