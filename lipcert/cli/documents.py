@@ -10,6 +10,7 @@ from lipcert.cli.options import chosen_settings, knob_options, output_options
 from lipcert.cli.output import Output, write
 from lipcert.cli.sources import EffectiveSettings
 from lipcert.errors import ExitCode, UsageError
+from lipcert.report.document import one_line
 from lipcert.report.json import dump
 from lipcert.settings.written import plain
 from lipcert.text.safe import safe
@@ -165,7 +166,7 @@ def show(context: click.Context, /, result: Output, **_: object) -> ExitCode:
 
 def _as_text(effective: EffectiveSettings) -> str:
     lines = [
-        f"{key:<18}{_value_text(_value(effective, key)):<24}  {safe(origin)}"
+        f"{key:<18}{safe(one_line(_value(effective, key))):<24}  {safe(origin)}"
         for key, origin in effective.origins.items()
     ]
     return "\n".join(lines) + "\n"
@@ -186,17 +187,3 @@ def _as_json(effective: EffectiveSettings) -> str:
 def _value(effective: EffectiveSettings, key: str) -> object:
     name = key.replace("-", "_")
     return plain(name, getattr(effective.settings, name))
-
-
-def _value_text(value: object) -> str:
-    match value:
-        case None:
-            return "not given"
-        case []:
-            return "none"
-        case list():
-            return " ".join(safe(str(item)) for item in value)
-        case dict():
-            return safe(", ".join(f"{name}={item}" for name, item in value.items())) or "none"
-        case _:
-            return safe(str(value))

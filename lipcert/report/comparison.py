@@ -25,7 +25,7 @@ from lipcert.report import document as doc
 from lipcert.report.certificate import Claimed
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.sources import ANALYSIS, read_source
-from lipcert.text.numbers import NO_BOUND, at_most, counted
+from lipcert.text.numbers import NO_BOUND, at_most
 
 Number: TypeAlias = float | Fraction
 
@@ -38,16 +38,6 @@ _MODELS: Final = {
     "saved-again": "the files differ, but compute the same function",
     "other": "they describe different files",
 }
-_WHOLE: Final = 10**6
-_NUMBER_COLUMNS: Final = (
-    doc.Column("", optional=True),
-    doc.Column("where", least=12, most=_WHOLE),
-    doc.Column("number"),
-    doc.Column("old", is_number=True),
-    doc.Column("new", is_number=True),
-    doc.Column("by", is_number=True),
-)
-
 
 Place: TypeAlias = tuple[str, str, str]
 """The place of a number: "network", "privacy", "group" or "parameter", a name, and what it is."""
@@ -295,63 +285,57 @@ def comparison_document(comparison: Comparison) -> doc.Document:
     """Return a comparison as a document."""
     old, new = comparison.old, comparison.new
     tone = doc.Tone.BAD if comparison.regression else doc.Tone.GOOD
-    assumed = [row for item in comparison.assumptions for row in _changed(item)]
     facts = [("old", _source(old)), ("new", _source(new)), ("model", _MODELS[comparison.model])]
+    counts = ", ".join(f"{count} {kind}" for kind, count in comparison.counts.items())
+    verdict = "a regression" if comparison.regression else "no regression"
+    answer = f"bounds: {counts}; assumptions: {len(comparison.assumptions)} changed; {verdict}"
     return doc.Document(
         "LipCert comparison",
-        (doc.Answer(_answer(comparison), tone),),
+        (doc.Answer(answer, tone),),
         sections=doc.sections_of(
             ("", doc.Statements.of(facts)),
+            ("Numbers that changed", doc.tabled(_NUMBER_COLUMNS, comparison.changes)),
             (
-                "Numbers that changed",
-                doc.table(_NUMBER_COLUMNS, list(map(_row, comparison.changes))),
+                "Assumptions that changed",
+                doc.Statements(tuple(map(_changed, comparison.assumptions))),
             ),
-            ("Assumptions that changed", doc.Statements(tuple(assumed))),
         ),
     )
-
-
-def _answer(comparison: Comparison) -> str:
-    """Return the first line."""
-    kinds = ("grew", "shrank", "disappeared", "appeared")
-    counts = [(kind, comparison.counts[kind]) for kind in kinds]
-    first, *rest = [(kind, count) for kind, count in counts if count or kind in {"grew", "shrank"}]
-    words = [f"{counted(first[1], 'bound')} {first[0]}"]
-    words += [f"{count} {kind}" for kind, count in rest]
-    words.append(f"{counted(len(comparison.assumptions), 'assumption')} changed")
-    verdict = "a regression" if comparison.regression else "no regression"
-    return f"{', '.join(words)}: {verdict}"
 
 
 def _source(statement: Statement) -> str:
     return f"{statement.path}, {statement.kind} of the model {statement.sha256[:12]}"
 
 
-def _row(change: Change) -> tuple[str, ...]:
-    where = f"{change.section} {change.name}".strip()
-    old, new = _shown(change.old), _shown(change.new)
-    if old == new:
-        old, new = repr(change.old), repr(change.new)
-    growth = change.change
+def _ends(change: Change) -> tuple[str, str]:
+    """Return both numbers; with all digits, if rounding hid that they differ."""
+    old, new = (NO_BOUND if x is None else at_most(x) for x in (change.old, change.new))
+    return (repr(change.old), repr(change.new)) if old == new else (old, new)
+
+
+def _growth(change: Change) -> str:
     if change.old and change.new is not None:
-        growth = f"{100.0 * ((change.new - change.old) / change.old):+.3g}%"
-    return "worse" if change.regression else "", where, change.quantity, old, new, growth
+        return f"{100.0 * ((change.new - change.old) / change.old):+.3g}%"
+    return change.change
 
 
-def _changed(item: AssumptionChange) -> Iterator[doc.Statement]:
-    """Yield what was assumed, and what is assumed now."""
-    topic, status = item.id, f"{item.change} (worse)" if item.regression else item.change
-    for name, found in (("old", item.old), ("new", item.new)):
-        if found is not None:
-            tone = doc.Tone.BAD if item.regression and status else doc.Tone.PLAIN
-            text = f"{name}: {found.text}{' (checked)' * found.checked}"
-            yield doc.Statement(topic, text, status, tone)
-            topic = status = ""
+def _changed(item: AssumptionChange) -> doc.Statement:
+    """Return what was assumed, and what is assumed now."""
+    ends = (f"{x.text}{' (checked)' * x.checked}" if x else "–" for x in (item.old, item.new))
+    status = f"{item.change} (worse)" if item.regression else item.change
+    tone = doc.Tone.BAD if item.regression else doc.Tone.PLAIN
+    return doc.Statement(item.id, " → ".join(ends), status, tone)
+
+
+_NUMBER_COLUMNS: Final = (
+    doc.Column("", optional=True, cell=lambda item: "worse" * item.regression),
+    doc.Column("where", least=12, most=10**6, cell=lambda x: f"{x.section} {x.name}".strip()),
+    doc.Column("number", cell=lambda item: item.quantity),
+    doc.Column("old", is_number=True, cell=lambda item: _ends(item)[0]),
+    doc.Column("new", is_number=True, cell=lambda item: _ends(item)[1]),
+    doc.Column("by", is_number=True, cell=_growth),
+)
 
 
 def _float(number: Number | None) -> float | None:
     return None if number is None else float(number)
-
-
-def _shown(number: float | None) -> str:
-    return NO_BOUND if number is None else at_most(number)

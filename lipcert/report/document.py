@@ -335,7 +335,11 @@ def described(members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         topic, many = name.replace("_", " "), value
         if isinstance(value, Mapping):
             many = [f"{key}: {one_line(own)}" for key, own in value.items()]
-        rows = [one_line(item) for item in many] if isinstance(many, list) else [one_line(value)]
+        rows = (
+            [one_line(item) for item in many]
+            if isinstance(many, list | tuple)
+            else [one_line(value)]
+        )
         more = [f"and {len(rows) - _MOST_MEMBERS} more: --format json has all"]
         for text in rows[:_MOST_MEMBERS] + more * (len(rows) > _MOST_MEMBERS) or ["none"]:
             yield topic, text

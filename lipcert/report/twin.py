@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lipcert.audit.records import Verdict
 from lipcert.diagnostics import Level
@@ -11,10 +11,9 @@ from lipcert.report import document as doc
 from lipcert.report.audit_findings import TONES
 from lipcert.report.ci import CiReport, Finding
 from lipcert.report.json import dump
-from lipcert.text.numbers import measured
 
 if TYPE_CHECKING:
-    from lipcert.audit.twins import Compared, TwinReport
+    from lipcert.audit.twins import TwinReport
 
 
 def twin_document(function: str, report: TwinReport) -> doc.Document:
@@ -22,13 +21,8 @@ def twin_document(function: str, report: TwinReport) -> doc.Document:
     check = report.check
     why = [] if report.passed else [("what to do", check.remedy)]
     more = doc.Commands(()) if report.passed else doc.explained(check.code)
-    rows = [
-        ("steps", f"{report.steps:,}, with {report.releases:,} releases"),
-        ("examples", f"{report.examples:,}"),
-        ("neighbours", report.relation.value),
-        ("seed", f"{report.seed}, of torch, numpy and random, and of the choice of examples"),
-        ("time", f"{report.seconds:.3g} s for the first run"),
-    ]
+    members = twin_members(function, report)
+    shown = ("steps", "releases", "examples", "neighbours", "seed", "seconds", "compared")
     return doc.Document(
         "LipCert twin run",
         (
@@ -37,48 +31,30 @@ def twin_document(function: str, report: TwinReport) -> doc.Document:
         ),
         sections=doc.sections_of(
             ("Why", doc.Statements.of(why), more),
-            (
-                "Runs on other data",
-                doc.Statements.of(
-                    [
-                        (f"example {item.number}", _compared(item))
-                        for item in report.compared[: len(report.compared) - (not report.passed)]
-                    ]
-                ),
-            ),
-            ("What was run", doc.Statements.of(rows)),
+            ("What was run", doc.Statements.of(doc.described({x: members[x] for x in shown}))),
         ),
         word=report.verdict.value.upper(),
     )
 
 
-def _compared(item: Compared) -> str:
-    if item.is_far:
-        return f"in the place of most others; {item.seconds:.3g} s"
-    seen = "in batches that were not seen"
-    if item.with_example is not None:
-        seen = f"in {item.with_example:,} releases"
-    return (
-        f"{item.why}; {seen}; clean sums differ by at most {measured(item.largest)} times the "
-        f"sensitivity; {item.seconds:.3g} s"
-    )
-
-
-def twin_json(function: str, report: TwinReport) -> str:
-    """Return the document `lipcert.twin/1` of a twin run."""
+def twin_members(function: str, report: TwinReport) -> dict[str, Any]:
+    """Return the object `lipcert.twin/1` of a twin run."""
     members = asdict(report)
     members["neighbours"] = members.pop("relation").value
     if members["difference"] is not None:
         members["difference"].pop("is_of_sums")
-    return dump(
-        {
-            "schema": "lipcert.twin/1",
-            "function": function,
-            "verdict": report.verdict.value,
-            **members,
-            "largest": report.largest,
-        }
-    )
+    return {
+        "schema": "lipcert.twin/1",
+        "function": function,
+        "verdict": report.verdict.value,
+        **members,
+        "largest": report.largest,
+    }
+
+
+def twin_json(function: str, report: TwinReport) -> str:
+    """Return the document `lipcert.twin/1` of a twin run."""
+    return dump(twin_members(function, report))
 
 
 def twin_ci(function: str, report: TwinReport) -> CiReport:
