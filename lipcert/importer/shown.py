@@ -6,7 +6,7 @@ each example by itself: so the gradient of the parameter is known. No bound rest
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -82,12 +82,26 @@ class _Walk(Walk):
             node = replace(node, inputs=(node.inputs[0], sizes))
         kernel = self.values.get(node.inputs[1]) if node.op_type == "Conv" else None
         if not isinstance(kernel, Data):
-            super().node(node, position)
+            for part in self._parts(node):
+                super().node(part, position)
             return
         given = [self.known(name) if name else None for name in node.inputs]
         call = Call(node, position, self.model.opset.get("", 0), given, self.sink)
         self.values[node.outputs[0]] = _convolved(call, kernel)
         call.check_read()
+
+    def _parts(self, node: Node) -> Iterator[Node]:
+        """Yield a node, or those for a layer normalization whose factors steps compute."""
+        others = node.inputs[1:] if node.op_type == "LayerNormalization" else ()
+        if not any(isinstance(self.values.get(name), Data) for name in others):
+            yield node
+            return
+        value = self.sink.fresh(node.outputs[0])
+        yield replace(node, inputs=node.inputs[:1], outputs=(value,))
+        for kind, other in zip(("Mul", "Add"), others, strict=False):
+            inputs, value = (value, other), self.sink.fresh(value)
+            value = node.outputs[0] if other is others[-1] else value
+            yield replace(node, op_type=kind, inputs=inputs, outputs=(value,), attributes={})
 
 
 def _convolved(call: Call, kernel: Data) -> Data:

@@ -72,7 +72,7 @@ _REASONS: Final[Mapping[str, _Reason]] = {
         ("LC003", "its sampling positions depend on the data, and its slope on pixel steps", ""),
     "Det": ("LC003", "a determinant has no useful bound", ""),
     "GridSample":
-        ("LC003", "its sampling positions depend on the data", "use Resize, or a fixed grid"),
+        ("LC003", "no rule bounds it", "use Resize, or a product with a constant matrix"),
     "If": ("LC004", "it branches on the data, so it has no bound here",
            "export one branch alone, as torch.export does"),
     "LinearAttention": ("LC003", "the fused operator is not supported", "use plain operators"),
@@ -172,6 +172,7 @@ _REPAIR: Final = (
     " see a token, such as itself; compute what depends on no input (distances of tokens in T5,"
     " whose log 0 a Where leaves out) before the export, and keep it in a buffer; repair the rest"
 )
+_SCATTERED: Final = "add up by a product with a constant matrix of zeros and ones (adjacency @ x)"
 _FIXED_BATCH: Final = "take sizes from shapes only, or export with a fixed batch size of 1"
 ACROSS: Final = "use a layer that treats every example separately"
 _ONE_AXIS: Final = (
@@ -219,6 +220,9 @@ _CODES: Final = (
     ("a reshape spreads the batch", "LC007", _ONE_AXIS),
     (FIXED, "LC008", _STATIC),
     ("the size of the batch", "LC008", _FIXED_BATCH),
+    ("its updates are combined", "LC028", _SCATTERED),
+    ("it writes twice to a place", "LC028", _SCATTERED),
+    ("its exponent is not", "LC028", "no rule bounds trained exponents: write a number, as x ** 3"),
     ("the output does not depend on the input", "LC008", "choose an output that does"),
 )
 """words in the core's message → code and remedy"""

@@ -125,7 +125,8 @@ STANDARD = [
 ]  # fmt: skip
 QUERIES = [
     node("Constant", [], ["one"], value_ints=[1]),
-    node("MatMul", ["l", "q"], ["lq"]),
+    node("LayerNormalization", ["l", "g", "b"], ["ln"]),
+    node("MatMul", ["ln", "q"], ["lq"]),
     node("Transpose", ["lq"], ["t"], perm=[1, 0]),
     node("MatMul", ["x", "q"], ["keys"]),
     node("MatMul", ["keys", "t"], ["scores"]),
@@ -146,8 +147,8 @@ def standardised(x, k, b, w):
     return h.relu().mean((2, 3)) @ w
 
 
-def queries(x, l, q, a):
-    scores = (x @ q) @ (l @ q).T
+def queries(x, l, g, b, q, a):
+    scores = (x @ q) @ (F.layer_norm(l, (4,), g, b) @ q).T
     p = (scores * a.exp()).softmax(1)
     return p.mean(1) + (p * scores).sum(1)
 
@@ -158,8 +159,8 @@ NETWORKS = {
         STANDARD, {"k": weights(4, 3, 2, 3), "b": weights(4, seed=1), "w": weights(4, 3, seed=2)},
         (6, 5, 7), standardised),
     "learnt queries and an exponential": (
-        QUERIES, {"l": weights(3, 4), "q": weights(4, 4, seed=1), "a": weights(3, seed=2)}, (5, 4),
-        queries),
+        QUERIES, {"l": weights(3, 4), "g": weights(4, seed=3), "b": weights(4, seed=4),
+                  "q": weights(4, 4, seed=1), "a": weights(3, seed=2)}, (5, 4), queries),
 }  # fmt: skip
 
 

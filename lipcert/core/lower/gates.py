@@ -86,11 +86,11 @@ def gate(rewriter: Rewriter, step: Step) -> list[Step] | None:
                 factor = product(as_interval(own), as_interval(other))
                 last = product(ops[-1], factor) if isinstance(ops[-1], Interval) else factor
                 kept = ops[:-1] if isinstance(ops[-1], Interval) else ops
-                return _chain(rewriter, step, x, *kept, last)
+                return chain(rewriter, step, x, *kept, last)
     return None
 
 
-def _chain(rewriter: Rewriter, step: Step, start: str, *ops: Op | Interval) -> list[Step]:
+def chain(rewriter: Rewriter, step: Step, start: str, *ops: Op | Interval) -> list[Step]:
     """Return a chain of steps that ends in the value of `step`; a number means a scaling by it."""
     made: list[Step] = []
     value, kept = start, [op for op in ops if not isinstance(op, Interval) or number_in(op) != 1]

@@ -8,27 +8,47 @@ from dataclasses import replace
 
 import numpy as np
 
+from lipcert.core.interval import exact
 from lipcert.core.kinds import Centre, Divide, DivideByNorm, ReduceNorm
 from lipcert.core.lower.entrywise import plain
+from lipcert.core.lower.gates import ONE, as_interval, chain, number_in
 from lipcert.core.lower.rewriter import Rewriter
 from lipcert.core.program import Activation, Move, Step
 from lipcert.core.token_kinds import Add, Multiply, Normalize, ReduceSum
 
 
 def length(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """Recombine √(Σx² + c) with one number c ≥ 0."""
+    """Recombine √(Σx² + c) with one number c ≥ 0, or √(k·Σx²), also of a mean.
+
+    A standard deviation, of x minus its mean, is such a root: its slope is bounded, unlike that
+    of √. Moves of entries in between commute with functions of single ones.
+    """
     if not isinstance(step.op, Activation) or step.op.name != "sqrt":
         return None
     offset, total = rewriter.shifted(step.inputs[0]) or (None, step.inputs[0])
-    summed = rewriter.made(total, ReduceSum)
+    share, total = rewriter.scaled(total) if offset is None else (None, total)
+    move = rewriter.made(total, Move)
+    summed = rewriter.made(total if move is None else move[1].inputs[0], ReduceSum)
     square = rewriter.function(summed[1].inputs[0], "power") if summed else None
-    if summed is None or summed[0].mean or square is None or square[0].numbers != (2.0,):
+    if move is not None and (move[0].sources < 0).any():
         return None
-    if offset is not None and not (offset.is_exact and offset.lo.item() >= 0.0):
+    if summed is None or square is None or square[0].numbers != (2.0,):
         return None
-    rewriter.swallow(offset)
-    floor = 0.0 if offset is None else float(offset.lo.item())
-    return [replace(step, op=ReduceNorm(summed[0].axes, 2, floor), inputs=(square[1],))]
+    factor = as_interval(share)
+    if summed[0].mean:
+        count = math.prod(rewriter.shapes[square[1]]) // math.prod(summed[1].shape)
+        factor = factor * exact(float(count)).reciprocal()
+    if offset is not None and (summed[0].mean or not (offset.is_exact and offset.lo.item() >= 0.0)):
+        return None
+    if not 0.0 < factor.lo <= factor.hi < math.inf:
+        return None
+    rewriter.swallow(offset, share)
+    op = ReduceNorm(summed[0].axes, 2, 0.0 if offset is None else float(offset.lo.item()))
+    root = ONE if number_in(factor) == 1 else factor.root()
+    if move is None:
+        return chain(rewriter, step, square[1], op, root)
+    norm = Step(op, (square[1],), rewriter.sink.fresh(step.output), summed[1].shape, step.node)
+    return [norm, *chain(rewriter, step, norm.output, move[0], root)]
 
 
 def normalize(rewriter: Rewriter, step: Step) -> list[Step] | None:

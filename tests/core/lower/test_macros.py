@@ -71,6 +71,10 @@ CASES = {
     "norm": (
         [node("Mul", "x x", "q"), node("ReduceSum", "q ax", "v"), node("Sqrt", "v", "s"),
          node("Div", "x s")], {"ax": [2]}, ["ReduceNorm", "Divide"]),
+    "standard deviation": (
+        [*STANDARD[:3], node("ReduceMean", "q", "v", axes=[2], keepdims=0),
+         node("Mul", "v share", "u"), node("Sqrt", "u")],
+        {"two": 2.0, "share": 4.0 / 3.0}, ["Centre", "ReduceNorm", "Move", "Scale"]),
     "without its mean": (
         [node("ReduceMean", "x", "m", axes=[1]), node("Sub", "x m")], {}, ["Centre"]),
     "over its norm": (
