@@ -104,7 +104,7 @@ def expected(read: float, clipped: float, head: float) -> float:
     return C * math.sqrt(sum(beta**2 for beta in betas) + head**2 + biases)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("scale", "settings", "read", "clipped", "head", "shown"),
     [

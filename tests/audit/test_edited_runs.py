@@ -254,8 +254,7 @@ def states(std: Callable[[Part, float], float]) -> Edit:
 
 
 def one_generator(parts: list[Part]) -> None:
-    for part in parts[7:9]:
-        part.step = replace(part.step, noise=parts[2].step.noise)
+    parts[7].step = replace(parts[7].step, noise=parts[2].step.noise)
 
 
 def never_seeded(parts: list[Part]) -> None:

@@ -12,6 +12,7 @@ import torch
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.evaluator import Bench
 from lipcert.audit.job import Job
+from lipcert.audit.records import Verdict
 from lipcert.audit.replay import Replayer
 from lipcert.audit.unit_results import ALL, Family, Findings
 from lipcert.audit.weight_norms import ReplayWeights
@@ -104,16 +105,18 @@ def test_a_filter_is_no_further_off_than_its_margin(name: str, precision: Precis
 def test_examples_outside_are_named_and_not_held_against_bounds() -> None:
     data = examples("digits_cnn", 10)
     x = data.x.copy()
-    x[3] *= 1000.0
+    x[2] *= 1000.0
     x[8, 0, 0, 0] = -0.5
     found = replayed(claims("digits_cnn"), replace(data, x=x), start=2)
     (check,) = found.checks
     assert check.code == "LC304"
     assert "2 of 8 examples" in check.message
-    assert "example 3 has the entry" in check.message
+    assert "example 2 has the entry" in check.message
     assert "example 8 has the entry -0.5" in check.message
-    for tally in found.tallies[Family.GRADIENT].values():
+    whole = replayed(claims("digits_cnn"), data, start=2).tallies[Family.GRADIENT]
+    for name, tally in found.tallies[Family.GRADIENT].items():
         assert (tally.examples, tally.violations) == (6, 0)
+        assert tally.worst == whole[name].worst
 
 
 def test_a_label_that_is_none_is_refused_with_its_place() -> None:
@@ -150,6 +153,16 @@ def test_a_clip_of_gradients_is_reached_and_needs_no_second_look() -> None:
     (tally,) = found.tallies[Family.GRADIENT].values()
     assert (tally.violations, tally.undecided, tally.recomputed) == (0, 0, 0)
     assert tally.max_observed == pytest.approx(0.5)
+
+
+def test_weights_to_which_no_bound_applies_are_measured_and_not_judged() -> None:
+    wanted, data = with_bound(claims("digits_mlp"), 1e-9), examples("digits_mlp", 4)
+    at = ReplayWeights(None, wanted, admissible=False)
+    found = Replayer(Job("m.onnx", DEFAULTS, data="d.npz"), at, "step 3").replay(data, 0, 4)
+    (check,) = found.checks
+    assert (check.code, check.verdict, check.where) == ("LC319", Verdict.INCONCLUSIVE, "step 3")
+    assert not _violations(found)
+    assert all(tally.max_observed > 1e-9 for tally in found.tallies[Family.GRADIENT].values())
 
 
 def test_what_overflows_is_looked_at_again() -> None:

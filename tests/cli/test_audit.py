@@ -193,13 +193,17 @@ def test_a_recorded_run_with_and_without_data(run: Path, data: Path) -> None:
     assert {check["name"] for check in alone["checks"]} >= {"trace-integrity", "contribution"}
     assert alone["groups"][0]["worst_example"]["weights"].startswith("step ")
     both = audited(MODEL, "--trace", run, "--data", data, "--limit", 5, "--no-values", *FREE)
-    assert both["examples"] == 10 + 10
+    assert (both["examples"], both["values"]) == (10 + 10, [])
+    assert both["groups"][0]["max_observed"] > 0.0 < len(alone["values"])
 
 
-def test_bounds_of_one_point_say_nothing_of_a_run(run: Path) -> None:
-    found = audited(MODEL, "--trace", run, code=3)
-    assert found["verdict"] == "mismatch"
-    assert any("LC319" in reason for reason in found["reasons"])
+def test_bounds_that_speak_of_other_weights_are_not_violated(run: Path, data: Path) -> None:
+    """Those of one point by a run, and those within constraints by the weights of the file."""
+    held = ("--scope", "constraint-set", "--constraint", "spectral:0.1", "--bias-norm", "0.1")
+    for words, code in ((("--trace", run), "LC319"), (("--data", data, *held), "LC310")):
+        found = audited(MODEL, *words, code=3)
+        assert found["verdict"] == "mismatch"
+        assert any(code in reason for reason in found["reasons"])
 
 
 def missing_blobs(run: Path, folder: Path) -> tuple[object, ...]:

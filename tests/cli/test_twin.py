@@ -95,7 +95,8 @@ def test_data_of_a_function_are_a_data_set(folder: Path) -> None:
 def test_a_difference_is_a_violation_in_every_format(folder: Path) -> None:
     reports = {name: folder / f"report.{name}" for name in ("json", "junit", "sarif", "markdown")}
     further = [f"--report={name}={path}" for name, path in reports.items()]
-    done = audit(folder, "counting", "--twin-count", "1", "--twin-seed", "7", *further)
+    words = ("--twin-count", "1", "--no-twin-far", "--twin-seed", "7")
+    done = audit(folder, "counting", *words, *further)
     assert done.exit_code == 1, done.output
     says = "the learning rate of the optimizer is 0.09523809523809523, and was 0.09375 in the first"
     assert says in " ".join(done.stdout.split())
@@ -110,7 +111,7 @@ def test_a_difference_is_a_violation_in_every_format(folder: Path) -> None:
 
 
 def test_a_function_that_is_random_decides_nothing(folder: Path) -> None:
-    done = audit(folder, "random", "--twin-count", "1")
+    done = audit(folder, "random", "--twin-count", "1", "--no-twin-far")
     assert done.exit_code == 3, done.output
     assert "two runs on the same data differ, too, at the end: what is returned[1] differs" in (
         " ".join(done.stdout.split())

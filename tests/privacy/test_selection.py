@@ -73,7 +73,7 @@ def test_one_trial_in_the_mean_of_a_geometric_law_is_one() -> None:
 @pytest.mark.parametrize("plan", [RUN, BINS, replace(RUN, delta=1e-9)], ids=str)
 @pytest.mark.parametrize("law", Law)
 def test_more_trials_cost_more(plan: TrainingPlan, law: Law) -> None:
-    costs = [selection_epsilon(replace(plan, trials=k), 1.1, law) for k in (2, 5, 20)]
+    costs = [selection_epsilon(replace(plan, trials=k), 1.1, law) for k in (2, 20)]
     assert [epsilon(plan, 1.1), *costs] == sorted([epsilon(plan, 1.1), *costs])
 
 

@@ -294,14 +294,14 @@ def test_a_sketch_of_normal_numbers_is_normal_and_keeps_cosines() -> None:
     assert sketches.size == 32
     first = random.standard_normal(5000)
     for step in range(300):
-        noise = first if step in {0, 250} else random.standard_normal(5000)
+        noise = first if step in {260, 290} else random.standard_normal(5000)
         sketches.take(f"step {step}", Piece(noise, np.zeros(5000)), 2.0)
     entries = 2.0 * sketches.in_time().noise
     assert np.var(entries) == pytest.approx(1.0, abs=0.05)
     assert abs(np.mean(entries)) < 0.04
     assert np.mean(np.abs(entries) > 2.0) == pytest.approx(2 * norm.sf(2.0), abs=0.01)
     like, one, other = sketches.most_alike()
-    assert (one, other) == ("step 0", "step 250")
+    assert (one, other) == ("step 260", "step 290")
     assert like.cosine == pytest.approx(1.0)
     assert like.chance < 1e-60
 

@@ -58,6 +58,7 @@ def test_dense_weights(rows: int, columns: int, power: int, dtype: torch.dtype, 
     projection.project()
     after = true_norm(graph, weights)
     assert after <= radius * INSIDE or norm <= radius
+    assert projection.norms()["w"] <= radius, "what is said of them is within it, too"
     if norm <= radius * INSIDE:
         assert torch.equal(weights["w"], before)
     else:
