@@ -41,7 +41,7 @@ from tests.report.audit_samples import (
 )
 from tests.report.audit_strategies import reports
 from tests.report.shown import number_of
-from tests.report.written import audit_written
+from tests.report.written import audit_written, check_kept
 
 ACTIVE = re.compile(r"^\s*::|##\[|\x1b|\u202e|\r|\x00", flags=re.MULTILINE)
 
@@ -58,50 +58,20 @@ def lines(report: AuditReport) -> list[str]:
     return text(report, width=300).splitlines()
 
 
-def test_a_pass_says_what_it_is_worth() -> None:
-    first, second, third, *_ = lines(passed())
-    assert first.startswith("Pass: 2,048 examples replayed, 30 steps of attack, and no gradient")
-    assert second == "A bound too small by a factor of 1.25 or more would have been noticed."
-    assert "models/digits.onnx" in third
+NOISE = check(verdict=Verdict.VIOLATION)
+OVER = GateResult("max-grad-norm", 10.0, 12.5)
+KEPT = {name: ALL[name]() for name in ALL if name not in {"hostile", "many"}} | {
+    "the noise alone": replace(passed(), verdict=Verdict.VIOLATION, checks=(NOISE,)),
+    "the whole gradient": replace(passed(), gradient=GradientAudit(12.5, 0.5, 6.25, 2048)),
+    "a gate": replace(passed(), verdict=Verdict.EXCEEDED, gates=(OVER,)),
+}
 
 
-def test_a_violation_says_so_first() -> None:
-    first, *rest = lines(violated())
-    assert first.startswith("Violation: gradient norms exceed their bound in 1 of 2 groups")
-    assert any("fc" in line and "3.75" in line and "411 at step 200" in line for line in rest)
-    assert any("LC314" in line and "declared standard deviation" in line for line in rest)
-
-
-def test_observations_are_counted_by_octaves_of_their_bounds() -> None:
-    counts = {octave: row.split()[3] for row in lines(violated()) if (octave := octave_of(row))}
-    assert counts == {"1 to 2": "12", "0.5 to 1": "2,584", "0.25 to 0.5": "1,500"}
-
-
-def octave_of(row: str) -> str:
-    found = re.match(r"  ([\d.]+ to [\d.]+) ", row)
-    return found[1] if found else ""
-
-
-def test_a_violation_of_a_check_alone_does_not_blame_the_bounds() -> None:
-    noise = check(verdict=Verdict.VIOLATION)
-    first, *_ = lines(replace(passed(), verdict=Verdict.VIOLATION, checks=(noise,)))
-    assert first == "Violation: 1 of 1 checks failed."
-
-
-def test_no_verdict_is_no_pass() -> None:
-    for report in (inconclusive(), mismatched(), nothing()):
-        first, second, *_ = lines(report)
-        assert first.split(":")[0] in {"Inconclusive", "Mismatch"}
-        assert second.startswith("This is not a pass")
-
-
-def test_the_whole_gradient_is_told_beside_its_bound() -> None:
-    report = replace(passed(), gradient=GradientAudit(12.5, 0.5, 6.25, 2048))
-    shown = text(report)
-    assert "The whole gradient of one example" in shown
-    for row in ("12.5", "in 2,048 examples", "median 0.5, largest 6.25", "2 times"):
-        assert row in shown
-    assert "The whole gradient" not in text(passed())
+def test_what_is_said_is_what_is_kept() -> None:
+    check_kept("audit.txt", {name: text(KEPT[name], color=name == "a gate") for name in KEPT})
+    few = ("passed", "violated", "inconclusive")
+    for form in ("github", "junit", "markdown"):
+        check_kept(f"audit.{form}", {name: audit_written(KEPT[name], form) for name in few})
 
 
 def test_both_ends_of_epsilon_are_rounded_outwards() -> None:
@@ -138,25 +108,6 @@ def test_what_the_noise_costs_is_said_third(verdict: VerdictName, tone: str) -> 
     assert audit_ci(report).headline.endswith(f"{verdict}: what it costs")
     assert "noise over the mean gradient  34, with clipping at C = 1: 2.9" in text(report)
     assert audit_from_document(json.loads(audit_json(report))) == report
-
-
-def test_a_gate_that_is_exceeded_is_said_first() -> None:
-    over = GateResult("max-grad-norm", 10.0, 12.5)
-    report = replace(passed(), verdict=Verdict.EXCEEDED, gates=(over,))
-    first, second, *rest = lines(report)
-    assert first == (
-        "Over a limit: the bound G of the gradient of one example is 12.5, over --max-grad-norm 10."
-    )
-    assert second == "No bound is violated, but a limit that you set is exceeded."
-    assert any("LC110" in line for line in rest)
-    assert [finding.place for finding in audit_findings(report)] == ["max-grad-norm"]
-    assert "\x1b[1;31mOver a limit" in text(report, color=True)
-
-
-def test_what_could_not_be_checked_is_said() -> None:
-    for shown in (text(inconclusive()), audit_markdown(inconclusive())):
-        assert "What could not be checked" in shown
-        assert "the trace does not record them" in shown
 
 
 def test_long_tables_are_folded_and_keep_what_is_broken() -> None:

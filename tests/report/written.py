@@ -1,4 +1,8 @@
-"""Reports of results as people and CI systems get them."""
+"""Reports of results as people and CI systems get them; some are kept, word for word."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
 
 from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport
@@ -8,6 +12,17 @@ from lipcert.report.audit import audit_ci, audit_document
 from lipcert.report.ci import ci_text
 from lipcert.report.inspection import Inspection, inspection_document
 from lipcert.report.sources import page_of
+
+KEPT = Path(__file__).parents[1] / "golden" / "texts"
+
+
+def check_kept(name: str, texts: Mapping[str, str]) -> None:
+    """These texts, by what they are of, are those that are kept: whoever changes one reads it."""
+    found = "\n".join(f"=== {of} ===\n{text}" for of, text in texts.items())
+    if "KEEP_TEXTS" in os.environ:
+        (KEPT / name).write_text(found, encoding="utf-8")
+    again = "read the difference; to keep it: KEEP_TEXTS=1 python -m pytest -n 0 tests/report"
+    assert found == (KEPT / name).read_text(encoding="utf-8"), again
 
 
 def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool) -> str:
