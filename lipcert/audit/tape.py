@@ -84,14 +84,6 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loader:
-    """A source of batches. sampler: its numbers."""
-
-    examples: int
-    sampler: Description
-
-
-@dataclass(frozen=True, slots=True)
 class _Release:
     """The record of one release.
 
@@ -139,6 +131,8 @@ class Tape:
     far from these. until: the step after which nothing more must be seen. observe: called with the
     number of steps so far. first, changed: for a second run, the tape of the first one, and the
     example that differs. random: kinds of draws that differ between two runs on the same data.
+    loaders: the number of examples of each source of batches, and the numbers of its sampler.
+    is_released: whether the step in progress has a release already.
     """
 
     folder: Path
@@ -152,12 +146,13 @@ class Tape:
     first: Tape | None = None
     changed: Changed = Changed(None, is_absent=False)
     batches: list[IndexArray] = field(default_factory=list)
-    loaders: list[_Loader] = field(default_factory=list)
+    loaders: list[tuple[int, Description]] = field(default_factory=list)
     releases: list[_Release] = field(default_factory=list)
     steps: list[_Step] = field(default_factory=list)
     relation: Neighbouring = Neighbouring.ADD_OR_REMOVE_ONE
     largest: float = 0.0
     with_example: int | None = 0
+    is_released: bool = False
     difference: Difference | None = None
     random: set[str] = field(default_factory=set)
     _own: dict[str, list[object]] = field(default_factory=dict)
@@ -165,7 +160,6 @@ class Tape:
     _rows: list[bytes] | None = field(default_factory=list)
     _outputs: list[str] = field(default_factory=list)
     _entries: tuple[tuple[Tensor, int, float], ...] = ()
-    _released: bool = False
     _secrets: int = 0
     _before: list[str] = field(default_factory=list)
 
@@ -213,27 +207,24 @@ class Tape:
 
     def loads(self, examples: int, sampler: object = None) -> None:
         """Note that batches are about to be drawn from this many examples."""
-        loader = _Loader(examples, _described(sampler, examples))
-        number = len(self.loaders)
-        self.loaders.append(loader)
+        number, numbers = len(self.loaders), _described(sampler, examples)
+        self.loaders.append((examples, numbers))
         if self.first is None or number >= len(self.first.loaders):
             return
-        before = self.first.loaders[number]
-        wanted = before.examples - self.changed.is_absent
+        before, known = self.first.loaders[number]
+        wanted = before - self.changed.is_absent
         if examples != wanted:
             self.differ(
-                f"batches are drawn from {examples} examples, and from {before.examples} in the "
-                f"first run, where {wanted} were expected: examples are copied, left out or "
-                "chosen by the content of the data"
+                f"batches are drawn from {examples} examples, and from {before} in the first run, "
+                f"where {wanted} were expected: examples are copied, left out or chosen by the "
+                "content of the data"
             )
-        what = next(_unlike(before.sampler, loader.sampler), None)
-        if what is not None:
-            self.differ(f"how batches are drawn: {what}")
+        self._compare_words("how batches are drawn", known, numbers)
 
     def _place(self) -> int | None:
         """Return the index of the differing example among those that batches are drawn from."""
         first = self if self.first is None else self.first
-        is_whole = bool(first.loaders) and first.loaders[-1].examples == self.size
+        is_whole = bool(first.loaders) and first.loaders[-1][0] == self.size
         return self.changed.number if is_whole else None
 
     def alike(self, draws: Iterable[Any]) -> Iterator[Any]:
@@ -310,13 +301,8 @@ class Tape:
                 self.differ("a release that the first run does not make")
             else:
                 self._compare(self.first.releases[number], release, clean, noised, moved)
-        self._released = True
+        self.is_released = True
         self._entries = tuple(_largest_entry(gradient) for gradient in noised.values())
-
-    @property
-    def is_released(self) -> bool:
-        """Whether the step in progress has a release already."""
-        return self._released
 
     def _taken(self) -> tuple[frozenset[int] | None, tuple[bytes, ...] | None, tuple[str, ...]]:
         index = None if self._index is None else frozenset(self._index)
@@ -340,7 +326,7 @@ class Tape:
             self.keeps_clean
             or index is None
             or not self.loaders
-            or self.loaders[-1].examples != self.size
+            or self.loaders[-1][0] != self.size
             or not index.isdisjoint(self.marked)
             or _rounds_anew(clean)
         )
@@ -362,9 +348,7 @@ class Tape:
         has = self._has_example(first)
         if self.with_example is not None and not self.changed.is_far:
             self.with_example = None if has is None else self.with_example + has
-        what = next(_unlike(first.account, second.account), None)
-        if what is not None:
-            self.differ(f"what ε is computed from: {what}")
+        self._compare_words("what ε is computed from", first.account, second.account)
         if first.weights != second.weights:
             self.differ(_OTHER_WEIGHTS if self.steps else _OTHER_START)
         moving = self._compare_rows(first, second, has)
@@ -386,13 +370,15 @@ class Tape:
             self.differ("tensors that are released have other names or shapes")
         if not self.changed.is_far and first.clean != second.clean:  # NaN is equal to NaN
             self._compare_sums(has, moving, before, clean, moved)
-        what = next(_unlike(first.std, second.std), None)
-        if what is not None:
-            self.differ(f"the deviation of the noise: {what}")
+        self._compare_words("the deviation of the noise", first.std, second.std)
         if has is False and first.clean == second.clean and first.noised != second.noised:
             self.differ(f"the noise: {_OTHER_NOISE}")
         for name, gradient in noised.items():
             gradient.copy_(injected[name])
+
+    def _compare_words(self, what: str, first: Description, second: Description) -> None:
+        for text in _unlike(first, second):
+            self.differ(f"{what}: {text}")
 
     def _has_example(self, release: _Release) -> bool | None:
         """Return whether a release of the first run has the example; None if that is not known."""
@@ -457,7 +443,7 @@ class Tape:
     def stepping(self, optimizer: Optimizer, *unused: object) -> None:
         """Note the weights before a step; also of an optimizer inside another one."""
         del unused
-        self._before.append("" if self._released else digest_of(_parameters(optimizer)))
+        self._before.append("" if self.is_released else digest_of(_parameters(optimizer)))
 
     def stepped(self, optimizer: Optimizer, *unused: object) -> None:
         """Note what a step has changed."""
@@ -465,10 +451,10 @@ class Tape:
         parameters = _parameters(optimizer)
         step = _Step(
             type(optimizer).__name__,
-            self._released,
+            self.is_released,
             tuple(_options(group) for group in optimizer.param_groups),
             self._before.pop(),
-            _divisor(self._entries) if self._released else None,
+            _divisor(self._entries) if self.is_released else None,
             digest_of(p.grad for p in parameters if p.grad is not None),
             digest_of(parameters),
         )
@@ -476,13 +462,11 @@ class Tape:
         if self.first is not None:
             if number >= len(self.first.steps):
                 self.differ(f"a further step: the first run makes {number}")
-            else:
-                what = next(_differing(self.first.steps[number], step), None)
-                if what is not None:
-                    self.differ(what)
+            for what in _differing(self.first.steps[number], step):
+                self.differ(what)
         self.steps.append(step)
         self.observe(len(self.steps))
-        self._released, self._entries = False, ()
+        self.is_released, self._entries = False, ()
         if self.until is not None and number >= self.until:
             raise Ended
         if step.is_released:
@@ -492,10 +476,8 @@ class Tape:
         """Compare how much the two runs did, after the second one."""
         if self.first is None:
             return
-        for what, ours, theirs in (
-            ("steps", len(self.steps), len(self.first.steps)),
-            ("releases", len(self.releases), len(self.first.releases)),
-        ):
+        for what in ("steps", "releases"):
+            ours, theirs = (len(getattr(tape, what)) for tape in (self, self.first))
             if ours < theirs and self.difference is None:
                 self.difference = Difference(
                     f"the second run ends after {ours} {what}, the first makes {theirs}", ours
