@@ -110,7 +110,8 @@ def test_every_change_is_told() -> None:
     ]  # fmt: skip
     text = str(told)
     for words in (
-        "BatchNorm2d(12", "→ BoundedGroupNorm(3, 12, norm_floor=1.0)", "scale and shift begin anew",
+        "BatchNorm2d(12", "→ BoundedGroupNorm(groups=3, channels=12, norm_floor=1.0)",
+        "scale and shift begin anew",
         "the same one again", "Dropout2d(p=0.2, inplace=False) → Identity()",
         "dropout set from 0.1 to 0", "track_running_stats=True): running statistics are no",
     ):  # fmt: skip

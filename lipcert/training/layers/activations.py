@@ -17,7 +17,9 @@ for the exporter, in nodes that an importer recognises as a whole; otherwise, in
 are fastest, also in the backward pass.
 """
 
+import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
@@ -60,7 +62,22 @@ def is_exporting() -> bool:
     return bool(torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export())
 
 
-class GroupSort(nn.Module):
+class Layer(nn.Module, ABC):
+    """A layer that shows, when printed, the numbers that it was made with."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output for a batch [examples, …]."""
+
+    def extra_repr(self) -> str:
+        """Return the arguments by name."""
+        names = inspect.signature(type(self)).parameters
+        given = {name: getattr(self, name, None) for name in names}
+        plain = {k: v for k, v in given.items() if not isinstance(v, nn.Module | None)}
+        return ", ".join(f"{name}={value}" for name, value in plain.items())
+
+
+class GroupSort(Layer):
     """Sorts each group of `size` consecutive entries along an axis, in ascending order.
 
     Lipschitz constant 1, output norm X.
@@ -85,12 +102,8 @@ class GroupSort(nn.Module):
             ordered = torch.sort(grouped, dim=axis + 1).values
         return ordered.flatten(axis, axis + 1)
 
-    def extra_repr(self) -> str:
-        """Show size and axis when printed."""
-        return f"{self.size}, axis={self.axis}"
 
-
-class MaxMin(nn.Module):
+class MaxMin(Layer):
     """GroupSort with groups of two: entry i of the first half of an axis is paired with entry i of
     the second half; the larger one goes to the first half, the smaller one to the second.
 
@@ -112,10 +125,6 @@ class MaxMin(nn.Module):
             ordered = _ordered(*x.chunk(2, dim=axis))
         return torch.cat(ordered, dim=axis)
 
-    def extra_repr(self) -> str:
-        """Show the axis when printed."""
-        return f"axis={self.axis}"
-
 
 def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Return maxima and minima, off by a rounding of the larger entry.
@@ -129,7 +138,7 @@ def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return middle + gap, middle - gap
 
 
-class Householder(nn.Module):
+class Householder(Layer):
     """Reflects groups of entries into the half space of `direction`, which is not trained.
 
     direction: one number for each entry of a group; the default exchanges pairs (a, b) with a < b,
@@ -185,10 +194,6 @@ class Householder(nn.Module):
         back = torch.matmul(self.rotation.T, upright)
         return unflattened(back, 2, groups, *x.shape[2:]).flatten(1, 2)
 
-    def extra_repr(self) -> str:
-        """Show direction and axis when printed."""
-        return f"{self.direction}, axis={self.axis}"
-
 
 def _rotation(v: Tensor) -> Tensor:
     """Return an orthogonal matrix with first row v: a reflection times a sign s.
@@ -208,7 +213,7 @@ _SAFE: Final = 2.0**32
 """Sums of squares this many times the smallest normal number do not suffer from underflow."""
 
 
-class ScaledL2NormPool2d(nn.Module):
+class ScaledL2NormPool2d(Layer):
     """√(k²·mean x²) = √(Σ x²) over k×k windows with stride k (Béthune et al. 2024, B.1).
 
     Lipschitz constant 1, output norm X. Proof: |‖a‖ − ‖b‖| ≤ ‖a − b‖ in every window, and windows
@@ -243,10 +248,6 @@ class ScaledL2NormPool2d(nn.Module):
         windows = unflattened(unflattened(used, 3, columns, wide), 2, rows, high)
         lengths: Tensor = torch.linalg.vector_norm(windows, dim=(3, 5))
         return lengths
-
-    def extra_repr(self) -> str:
-        """Show the window when printed."""
-        return f"{self.kernel_size}"
 
 
 def _pooled(x: Tensor, window: tuple[int, int]) -> Tensor:

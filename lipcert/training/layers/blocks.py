@@ -30,6 +30,7 @@ from torch.nn import functional
 from lipcert.errors import UsageError
 from lipcert.settings.values import check_positive
 from lipcert.training.layers.activations import (
+    Layer,
     MaxMin,
     divided,
     example_axis,
@@ -67,7 +68,7 @@ class AddBias(nn.Module):
         return ", ".join(map(str, self.bias.shape))
 
 
-class LayerCentering(nn.Module):
+class LayerCentering(Layer):
     """x − mean(x) over all axes of an example, or over the given ones (Béthune et al. 2024, C.2.3).
 
     Lipschitz constant 1, output norm X. Proof: I − 11ᵀ/n is an orthogonal projection (Property 4).
@@ -85,10 +86,6 @@ class LayerCentering(nn.Module):
         axes = tuple(range(1, x.dim())) if self.axes is None else self.axes
         inside = [example_axis("LayerCentering", axis, x) for axis in axes]
         return x - x.mean(dim=inside, keepdim=True)
-
-    def extra_repr(self) -> str:
-        """Show the axes when printed."""
-        return f"axes={self.axes}"
 
 
 class Residual(nn.Module):
@@ -116,7 +113,7 @@ class HalfResidual(nn.Module):
         return 0.5 * (x + _same_shape(x, self.branch(x)))
 
 
-class ScaledResidual(nn.Module):
+class ScaledResidual(Layer):
     """x + f(x)/(2·depth), for networks of `depth` blocks with two branches each, such as
     transformers.
 
@@ -134,10 +131,6 @@ class ScaledResidual(nn.Module):
         """Return the sum of the input and the scaled branch."""
         return x + _same_shape(x, self.branch(x)) / (2.0 * self.depth)
 
-    def extra_repr(self) -> str:
-        """Show the depth when printed."""
-        return f"depth={self.depth}"
-
 
 def _same_shape(x: Tensor, branch: Tensor) -> Tensor:
     if branch.shape != x.shape:
@@ -148,7 +141,7 @@ def _same_shape(x: Tensor, branch: Tensor) -> Tensor:
     return branch
 
 
-class BoundedSelfAttention(nn.Module):
+class BoundedSelfAttention(Layer):
     """softmax(scale·q@kᵀ)@v of several heads, then a linear map; none of the four linear maps has a
     bias.
 
@@ -188,10 +181,6 @@ class BoundedSelfAttention(nn.Module):
     def _of_heads(self, x: Tensor) -> Tensor:
         """Split the features into heads: [examples, heads, tokens, features of a head]."""
         return unflattened(x, 2, self.heads, self.width // self.heads).transpose(1, 2)
-
-    def extra_repr(self) -> str:
-        """Show width, heads and scale when printed."""
-        return f"{self.width}, heads={self.heads}, scale={self.scale:g}"
 
 
 class MixerBlock(nn.Module):
@@ -250,7 +239,7 @@ _MATRICES: Final = MappingProxyType(
 )
 
 
-class InputClip(nn.Module):
+class InputClip(Layer):
     """x·min(1, radius/‖x‖) for each whole example.
 
     Lipschitz constant 1, output norm min(X, radius). Proof: it is the projection onto a ball, which
@@ -266,12 +255,8 @@ class InputClip(nn.Module):
         """Project the examples onto the ball."""
         return x / (_lengths(x) / self.radius).clamp(min=1.0)
 
-    def extra_repr(self) -> str:
-        """Show the radius when printed."""
-        return f"{self.radius}"
 
-
-class InputNormalization(nn.Module):
+class InputNormalization(Layer):
     """radius·x/max(‖x‖, norm_floor) for each whole example: of norm radius if ‖x‖ ≥ norm_floor.
 
     Lipschitz constant radius/norm_floor, which does not matter at an input; output norm min(radius,
@@ -289,10 +274,6 @@ class InputNormalization(nn.Module):
         """Scale the examples to the radius."""
         return x / (_lengths(x) / self.radius).clamp(min=self.norm_floor / self.radius)
 
-    def extra_repr(self) -> str:
-        """Show radius and floor when printed."""
-        return f"{self.radius}, norm_floor={self.norm_floor}"
-
 
 def _lengths(x: Tensor) -> Tensor:
     """Return the norm of every example: [examples, 1, …]."""
@@ -301,7 +282,7 @@ def _lengths(x: Tensor) -> Tensor:
     return lengths
 
 
-class ColourSpace(nn.Module):
+class ColourSpace(Layer):
     """Converts RGB to YIQ or YUV (BT.470), or to the luminance Y alone.
 
     Lipschitz constant ‖M‖₂ of the matrix of the colours, output norm ‖M‖₂·X: 0.8572 for YIQ and
@@ -330,7 +311,3 @@ class ColourSpace(nn.Module):
                 f"shape {tuple(x.shape)}"
             )
         return functional.conv2d(x, self.matrix)
-
-    def extra_repr(self) -> str:
-        """Show the colour space when printed."""
-        return self.space

@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from lipcert.errors import UsageError
 from lipcert.settings.values import check_positive
-from lipcert.training.layers.activations import divided, unflattened
+from lipcert.training.layers.activations import Layer, divided, unflattened
 
 
-class BoundedGroupNorm(nn.Module):
+class BoundedGroupNorm(Layer):
     """Normalises each of `groups` groups of channels over all its positions.
 
     Lipschitz constant 1/norm_floor, times max|weight| with affine; output norm at most
@@ -53,12 +53,8 @@ class BoundedGroupNorm(nn.Module):
         per_channel = (self.channels, *[1] * (x.dim() - 2))
         return y * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
 
-    def extra_repr(self) -> str:
-        """Show groups, channels and floor when printed."""
-        return f"{self.groups}, {self.channels}, norm_floor={self.norm_floor}"
 
-
-class BoundedLayerNorm(nn.Module):
+class BoundedLayerNorm(Layer):
     """Normalises the trailing axes, of the stated sizes, together: tokens, or whole examples.
 
     Lipschitz constant 1/norm_floor, times max|weight| with affine; output norm of each block of n
@@ -81,12 +77,8 @@ class BoundedLayerNorm(nn.Module):
         y = _normalised(x, len(self.shape), self.norm_floor)
         return y if self.weight is None or self.bias is None else y * self.weight + self.bias
 
-    def extra_repr(self) -> str:
-        """Show shape and floor when printed."""
-        return f"{self.shape}, norm_floor={self.norm_floor}"
 
-
-class UnitLayerNorm(nn.Module):
+class UnitLayerNorm(Layer):
     """(x − m)/√(‖x − m‖² + 1) over the trailing axes, of the stated sizes: blocks of norm below 1.
 
     Lipschitz constant 1, output norm min(X, √blocks). It is LayerNorm with ε = 1/n for blocks of n
@@ -104,12 +96,8 @@ class UnitLayerNorm(nn.Module):
         entries = math.prod(self.shape)
         return functional.layer_norm(x, self.shape, eps=1.0 / entries) / math.sqrt(entries)
 
-    def extra_repr(self) -> str:
-        """Show the shape when printed."""
-        return f"{self.shape}"
 
-
-class UnitGroupNorm(nn.Module):
+class UnitGroupNorm(Layer):
     """(x − m)/√(‖x − m‖² + 1) for each of `groups` groups of channels with all its positions.
 
     Lipschitz constant 1, output norm min(X, √groups), as for `UnitLayerNorm`: the groups are its
@@ -127,10 +115,6 @@ class UnitGroupNorm(nn.Module):
         _require_channels("UnitGroupNorm", self.channels, x)
         entries = math.prod(x.shape[1:]) // self.groups
         return functional.group_norm(x, self.groups, eps=1.0 / entries) / math.sqrt(entries)
-
-    def extra_repr(self) -> str:
-        """Show groups and channels when printed."""
-        return f"{self.groups}, {self.channels}"
 
 
 def _require_channels(layer: str, channels: int, x: Tensor) -> None:
