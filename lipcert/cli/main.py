@@ -151,14 +151,13 @@ def _refusal_lines(refusals: tuple[Refusal, ...]) -> list[str]:
     """Return every reason, once if many nodes share it; a single refusal in its own words."""
     if len(refusals) < 2:
         return [str(refusal) for refusal in refusals]
-    from lipcert.report.document import refusal_lines
+    from lipcert.report.document import Findings
 
-    lines = []
-    for line in refusal_lines(refusals):
-        where = f"{line.where}: " if line.where else ""
-        remedy = f". Remedy: {line.remedy}" if line.remedy else ""
-        lines.append(f"[{line.label[0]}] {where}{line.what}{remedy}")
-    return lines
+    return [
+        f"[{found.code}] {found.where and found.where + ': '}{found.message}"
+        f"{found.remedy and '. Remedy: ' + found.remedy}"
+        for found in Findings.of(refusals).rows
+    ]
 
 
 def _fail_internally(words: Sequence[str], error: Exception) -> ExitCode:

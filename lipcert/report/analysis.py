@@ -26,12 +26,10 @@ from lipcert.gradient_stats.examples import RANDOM
 from lipcert.report import document as doc
 from lipcert.report.ci import (
     CiReport,
-    Finding,
-    by_level,
     gate_findings,
     gate_statements,
 )
-from lipcert.report.document import csv_text, diagnostic_lines
+from lipcert.report.document import Finding, by_level, csv_text
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.privacy import comparison_rows, privacy_promise
 from lipcert.settings.gates import GateOutcome, worst_of
@@ -124,7 +122,7 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             ("Where the bound is lost: largest stretch", stretches(analysis)),
             ("Largest shares of G²", _largest(gradient_shares(analysis))),
             ("Largest shares of the noise energy", _largest(noise)),
-            ("Diagnostics", doc.Findings(diagnostic_lines(analysis.diagnostics))),
+            ("Diagnostics", doc.Findings.of(analysis.diagnostics)),
         ),
         word=_word(analysis),
     )

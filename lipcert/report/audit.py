@@ -28,7 +28,6 @@ from lipcert.report.audit_findings import (
     rank,
 )
 from lipcert.report.ci import CiReport, gate_sentence, gate_statements
-from lipcert.report.document import Line, merged_lines
 from lipcert.settings.gates import GateOutcome
 from lipcert.text.numbers import (
     at_most,
@@ -103,16 +102,8 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
     """Return an audit as a document; tables have at most `most` rows."""
     tone = TONES[report.verdict]
     use = report.usefulness
-    lines = merged_lines(
-        Line(
-            (item.level.value, item.code),
-            f"{item.kind} {item.place}" if item.place else "",
-            item.message,
-            item.remedy,
-        )
-        for item in audit_findings(report)
-    )
-    more = doc.explained(lines[0].label[1]) if lines else doc.Commands(())
+    findings = doc.Findings.of(audit_findings(report), most)
+    more = doc.explained(findings.rows[0].code) if findings.rows else doc.Commands(())
     answers = [doc.Answer(text, tone) for text in _answers(report)]
     if report.epsilon is not None:
         answers.append(doc.Answer(f"{report.epsilon.sentence}.", tone))
@@ -127,7 +118,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
         sections=doc.sections_of(
             ("Gates", gate_statements(report.gates)),
             ("The whole gradient of one example", doc.Statements.of(_gradient(report))),
-            ("Findings", doc.Findings(lines).first(most), more),
+            ("Findings", findings, more),
             (
                 "Groups: the largest gradient norm of one example against its bound",
                 doc.tabled(_GROUP_COLUMNS, groups, most),

@@ -21,8 +21,8 @@ from lipcert.audit.records import (
     largest,
 )
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.ci import Finding, by_level, gate_findings
-from lipcert.report.document import Tone
+from lipcert.report.ci import gate_findings
+from lipcert.report.document import Finding, Tone, by_level
 from lipcert.text.numbers import at_most, beside, counted, measured
 
 TONES: Final[Mapping[Verdict, Tone]] = MappingProxyType(

@@ -22,8 +22,8 @@ from lipcert.privacy.account import plan_of
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.report import document as doc
 from lipcert.report.analysis import SCOPES
-from lipcert.report.ci import CiReport, Finding, gate_findings, gate_sentence
-from lipcert.report.document import diagnostic_lines
+from lipcert.report.ci import CiReport, gate_findings, gate_sentence
+from lipcert.report.document import Finding
 from lipcert.report.json import dump, written
 from lipcert.settings.gates import GateOutcome, GateResult, worst_of
 from lipcert.text.numbers import at_most
@@ -74,7 +74,7 @@ def certification_document(issued: Issued, target: Path) -> doc.Document:
         (doc.Answer(f"{target}: written, and accepted by the checker", doc.Tone.SUBJECT),),
         sections=doc.sections_of(
             ("", doc.Statements.of(bounds)),
-            ("Warnings", doc.Findings(diagnostic_lines(found))),
+            ("Warnings", doc.Findings.of(found)),
             ("It holds if", doc.Statements(assumed)),
             ("", doc.Listing((f"Not checked: {NOT_CHECKED}.",))),
             ("", doc.Commands((("", command),))),

@@ -28,48 +28,16 @@ from pathlib import PurePath
 from typing import Final
 from urllib.parse import quote
 
-from lipcert.diagnostics import CODES, Diagnostic, Level
-from lipcert.report.document import Statement, Statements, Tone
+from lipcert.diagnostics import CODES, Level
+from lipcert.report.document import Finding, Statement, Statements, Tone
 from lipcert.report.json import JsonObject, dump
 from lipcert.settings.gates import GateOutcome, GateResult
 from lipcert.text.numbers import at_most, counted, rounded_up
 from lipcert.text.safe import safe, shortened
 from lipcert.version import __version__
 
-_OF_PARAMETERS: Final = frozenset({"LC023", "LC024", "LC102"})
-_ORDER: Final = (Level.ERROR, Level.WARNING, Level.INFO)
 _CODES: Final = {GateOutcome.EXCEEDED: "LC110", GateOutcome.UNKNOWN: "LC111"}
 _REMEDY: Final = "`lipcert suggest MODEL` lists what makes it smaller"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that a reader must know. kind, place: what it is about ("group", "conv1").
-
-    quantity: a word that distinguishes findings of one code at one place, and never changes.
-    """
-
-    code: str
-    level: Level
-    kind: str
-    place: str
-    message: str
-    remedy: str = ""
-    quantity: str = ""
-
-    @classmethod
-    def of(cls, diagnostic: Diagnostic) -> Finding:
-        """Return a diagnostic as a finding about a node, a parameter or the whole model."""
-        kind = "parameter" if diagnostic.code in _OF_PARAMETERS else "node"
-        kind = kind if diagnostic.node else "model"
-        return cls(
-            diagnostic.code,
-            diagnostic.level,
-            kind,
-            diagnostic.node,
-            diagnostic.message,
-            diagnostic.remedy,
-        )
 
 
 _TONES: Final = {
@@ -93,11 +61,6 @@ class CiReport:
     findings: tuple[Finding, ...]
     properties: Mapping[str, str]
     seconds: float | None = None
-
-
-def by_level(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Sort errors first, and keep the order otherwise."""
-    return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level)))
 
 
 def gate_sentence(result: GateResult) -> str:

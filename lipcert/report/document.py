@@ -31,60 +31,55 @@ _MOST_MEMBERS: Final = 12
 _SILENT: Final = frozenset({"–", "0", ""})
 
 
+_OF_PARAMETERS: Final = frozenset({"LC023", "LC024", "LC102"})
+
+
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A finding as a reader sees it. label: its level and code. where: "" for the model."""
+class Finding:
+    """Something that a reader must know. kind, place: what it is about ("group", "conv1").
 
-    label: tuple[str, ...]
-    where: str
-    what: str
-    remedy: str
-
-
-def diagnostic_lines(diagnostics: Iterable[Diagnostic]) -> tuple[Line, ...]:
-    """Return diagnostics as lines, errors first; their labels are (level, code)."""
-    ordered = sorted(diagnostics, key=lambda found: _ORDER.index(found.level))
-    return merged_lines(
-        Line((found.level.value, found.code), found.node, found.message, found.remedy)
-        for found in ordered
-    )
-
-
-def refusal_lines(refusals: Iterable[Refusal]) -> tuple[Line, ...]:
-    """Return the reasons why a model is refused as lines; their labels are (code,)."""
-    return merged_lines(
-        Line((refusal.code,), _place(refusal), refusal.reason, refusal.remedy)
-        for refusal in refusals
-    )
-
-
-def merged_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """Join lines with one label and remedy into one, which names some places and counts them.
-
-    Findings without a place or a remedy are joined only if they are equal.
+    quantity: a word that distinguishes findings of one code at one place, and never changes.
     """
-    alike: dict[tuple[object, ...], list[Line]] = {}
-    for line in lines:
-        said = (line.label, line.remedy, bool(line.where))
-        key = said if line.where and line.remedy else (*said, line.what)
-        alike.setdefault(key, []).append(line)
-    return tuple(map(_joined, alike.values()))
+
+    code: str
+    level: Level
+    kind: str
+    place: str
+    message: str
+    remedy: str = ""
+    quantity: str = ""
+
+    @classmethod
+    def of(cls, found: Diagnostic | Refusal) -> Finding:
+        """Return what is found of a node, a parameter or the whole model."""
+        if isinstance(found, Refusal):
+            kind, node = found.op, found.node
+            return cls(found.code, Level.ERROR, kind, node, found.reason, found.remedy)
+        kind = "parameter" if found.code in _OF_PARAMETERS else "node"
+        kind = kind if found.node else "model"
+        return cls(found.code, found.level, kind, found.node, found.message, found.remedy)
+
+    @property
+    def where(self) -> str:
+        """What it is about, "" for the whole."""
+        return f"{self.kind} {self.place}" if self.place else ""
 
 
-def _place(refusal: Refusal) -> str:
-    return f"node {refusal.node!r} ({refusal.op})" if refusal.node else ""
+def by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort errors first, and keep the order otherwise."""
+    return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level)))
 
 
-def _joined(lines: list[Line]) -> Line:
-    first, count = lines[0], len(lines)
+def _joined(alike: list[Finding]) -> Finding:
+    first, count = alike[0], len(alike)
     if count == 1:
         return first
-    if not first.where:
-        return replace(first, what=f"{first.what} ({count} times)")
-    same = all(line.what == first.what for line in lines)
-    where = f"{first_of([line.where for line in lines], _NAMES)} ({count} in all)"
-    what = first.what if same else f"{first.what}; similar for the rest"
-    return replace(first, where=where, what=what)
+    if not first.place:
+        return replace(first, message=f"{first.message} ({count} times)")
+    same = all(found.message == first.message for found in alike)
+    message = first.message if same else f"{first.message}; similar for the rest"
+    place = f"{first_of([found.place for found in alike], _NAMES)} ({count} in all)"
+    return replace(first, place=place, message=message)
 
 
 class Tone(Enum):
@@ -148,14 +143,28 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Lines about what was found, labelled by level and code, or by code alone."""
+    """Findings for readers. Those of many places with one remedy are one row."""
 
-    rows: tuple[Line, ...]
+    rows: tuple[Finding, ...]
     hidden: int = 0
 
-    def first(self, most: int | None) -> Findings:
-        """Return the first `most` rows, and count the others as hidden."""
-        return Findings(self.rows[:most], len(self.rows) - len(self.rows[:most]))
+    @classmethod
+    def of(
+        cls, found: Iterable[Diagnostic | Refusal | Finding], most: int | None = None
+    ) -> Findings:
+        """Return findings, errors first, and the first `most` of them.
+
+        Findings of one code and remedy are joined. Those without a place or a remedy are joined
+        only if they are equal.
+        """
+        alike: dict[tuple[object, ...], list[Finding]] = {}
+        items = (item if isinstance(item, Finding) else Finding.of(item) for item in found)
+        for item in by_level(items):
+            key = (item.level, item.code, item.remedy, item.kind if item.place else "")
+            told = () if item.place and item.remedy else (item.message,)
+            alike.setdefault((*key, *told), []).append(item)
+        rows = tuple(map(_joined, alike.values()))
+        return cls(rows[:most], len(rows) - len(rows[:most]))
 
 
 Cell: TypeAlias = str | float | tuple[float | None, ...] | None

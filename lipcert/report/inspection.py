@@ -250,7 +250,7 @@ def inspection_document(inspection: Inspection) -> doc.Document:
     if inspection.refusals:
         head = f"refused, for {counted(len(inspection.refusals), 'reason')}"
         answers.append(doc.Answer(head, doc.Tone.BAD))
-        reasons = doc.Findings(doc.refusal_lines(inspection.refusals))
+        reasons = doc.Findings.of(inspection.refusals)
         more = doc.explained(min(refusal.code for refusal in inspection.refusals))
     unsaid = [x for x in (export.mistakes if export else ()) if not x.code]
     again = [("again, from the module in Python", export.again)] if export else []
@@ -268,6 +268,6 @@ def inspection_document(inspection: Inspection) -> doc.Document:
             ("", doc.tabled(_NODE_COLUMNS, inspection.nodes)),
             ("", doc.tabled(_MACRO_COLUMNS, inspection.macros)),
             ("", doc.tabled(_PARAMETER_COLUMNS, inspection.parameters)),
-            ("Diagnostics", doc.Findings(doc.diagnostic_lines(inspection.diagnostics))),
+            ("Diagnostics", doc.Findings.of(inspection.diagnostics)),
         ),
     )

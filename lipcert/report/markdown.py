@@ -55,9 +55,10 @@ def _blocks(part: doc.Part) -> Iterator[str]:
             yield "\n".join(f"- {escaped(sentence)}" for sentence in sentences)
             yield from _rest(hidden)
         case doc.Findings(lines, hidden):
-            width = max((len(line.label) for line in lines), default=1)
-            titles = (*("level", "code")[-width:], "where", "finding", "remedy")
-            yield _table(titles, [(*i.label, i.where, i.what, i.remedy) for i in lines])
+            titles = ("level", "code", "where", "finding", "remedy")
+            yield _table(
+                titles, [(x.level.value, x.code, x.where, x.message, x.remedy) for x in lines]
+            )
             yield from _rest(hidden)
         case doc.Table(columns, rows, hidden):
             yield _table([column.title for column in columns], rows)

@@ -13,7 +13,7 @@ from lipcert.privacy.account import ACCOUNTANTS, Account, Selection
 from lipcert.privacy.accounting import CurvePoint
 from lipcert.privacy.selection import Law
 from lipcert.report import document as doc
-from lipcert.report.document import csv_text, diagnostic_lines
+from lipcert.report.document import csv_text
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.text.numbers import at_most
 
@@ -108,7 +108,7 @@ def privacy_document(report: PrivacyReport) -> doc.Document:
                 (f"ε over {_CURVES.get(name, name)}", _curve(name, points))
                 for name, points in report.curves.items()
             ),
-            ("Diagnostics", doc.Findings(diagnostic_lines(report.diagnostics))),
+            ("Diagnostics", doc.Findings.of(report.diagnostics)),
         ),
         word="NO FINITE ε" if run.epsilon is None else f"ε ≤ {at_most(run.epsilon)}",
     )

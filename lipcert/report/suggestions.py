@@ -95,7 +95,7 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 doc.Listing((_APART,) if any(map(_trains_less, found.others)) else ()),
             ),
             ("Not analysed", doc.Listing(tuple(_left_out(found)))),
-            ("Diagnostics", doc.Findings(doc.diagnostic_lines(found.diagnostics))),
+            ("Diagnostics", doc.Findings.of(found.diagnostics)),
         ),
     )
 

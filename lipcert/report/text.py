@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from lipcert.diagnostics import Level
 from lipcert.report import document as doc
 from lipcert.text.numbers import NO_BOUND, bar
 from lipcert.text.safe import safe, shortened
@@ -32,7 +33,7 @@ _STYLES: Final = {
     doc.Tone.PLAIN: "",
     doc.Tone.SUBJECT: "bold",
 }
-_LEVELS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_LEVELS: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan"}
 
 
 def text(document: doc.Document, *, width: int, color: bool) -> str:
@@ -121,12 +122,12 @@ def _print_statements(console: Console, part: doc.Statements) -> None:
 
 def _print_findings(console: Console, part: doc.Findings) -> None:
     grid = _grid()
-    for line in part.rows:
-        where = f"{safe(line.where)}: " if line.where else ""
-        label = Text(f"  {safe(' '.join(line.label))}", _LEVELS.get(line.label[0], ""))
-        grid.add_row(label, Text(f"{where}{safe(line.what)}"))
-        if line.remedy:
-            grid.add_row("", Text(f"remedy: {safe(line.remedy)}", "dim"))
+    for found in part.rows:
+        where = f"{safe(found.where)}: " if found.where else ""
+        label = Text(f"  {found.level.value} {safe(found.code)}", _LEVELS[found.level])
+        grid.add_row(label, Text(f"{where}{safe(found.message)}"))
+        if found.remedy:
+            grid.add_row("", Text(f"remedy: {safe(found.remedy)}", "dim"))
     console.print(grid)
     _rest(console, part.hidden)
 

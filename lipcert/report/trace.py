@@ -96,6 +96,11 @@ def _counts_of(step: Step) -> Counter[str]:
     )
 
 
+def has_steps(found: Mapping[str, Any]) -> bool:
+    """Whether a trace has any recorded step."""
+    return bool(found["steps"])
+
+
 def summary_document(found: Mapping[str, Any]) -> Document:
     """Return the output of `lipcert trace info`."""
     redacted = ", redacted" if found["redacted"] else ""

@@ -9,7 +9,8 @@ from lipcert.audit.records import Verdict
 from lipcert.diagnostics import Level
 from lipcert.report import document as doc
 from lipcert.report.audit_findings import TONES
-from lipcert.report.ci import CiReport, Finding
+from lipcert.report.ci import CiReport
+from lipcert.report.document import Finding
 from lipcert.report.json import dump
 
 if TYPE_CHECKING:

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.cli.output import document_text
+from lipcert.diagnostics import Level
 from lipcert.report.document import (
     Answer,
     Bar,
     Column,
     Commands,
     Document,
+    Finding,
     Findings,
-    Line,
     Listing,
     Ranking,
     Section,
@@ -37,7 +38,9 @@ COLUMNS = (
     Column("‖W‖", is_number=True),
     Column("undecided", is_number=True, optional=True),
 )
-FINDINGS = Findings((Line(("error", "LC101"), "fc", "no bound", "freeze it"),), hidden=3)
+FINDINGS = Findings(
+    (Finding("LC101", Level.ERROR, "node", "fc", "no bound", "freeze it"),), hidden=3
+)
 RICH = Document(
     "LipCert sample",
     (
@@ -72,7 +75,7 @@ Why
   2 further rows: --all shows them
 
 Findings
-  error LC101  fc: no bound
+  error LC101  node fc: no bound
                remedy: freeze it
   3 further rows: --all shows them
 
@@ -120,7 +123,7 @@ net.onnx
 
 | level | code | where | finding | remedy |
 | --- | --- | --- | --- | --- |
-| error | LC101 | fc | no bound | freeze it |
+| error | LC101 | node fc | no bound | freeze it |
 
 3 further rows are in the other formats.
 
@@ -180,7 +183,7 @@ def hostile(name: str) -> Document:
                 (
                     Statements((statement,)),
                     Listing((name,)),
-                    Findings((Line(("error", name), name, name, name),)),
+                    Findings((Finding(name, Level.ERROR, name, name, name, name),)),
                     table((Column("node", least=4), Column("op")), [(name, name)]),
                     Ranking((Bar(name, name, 0.5, name, name),)),
                     Commands(((name, name),)),

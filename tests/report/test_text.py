@@ -24,9 +24,8 @@ from lipcert.report.analysis import (
 from lipcert.report.document import (
     Column,
     Document,
+    Findings,
     Section,
-    diagnostic_lines,
-    refusal_lines,
     table,
 )
 from lipcert.report.sources import joined, read_source, study_report
@@ -190,14 +189,14 @@ def test_programs_are_told_of_each() -> None:
 
 
 def test_few_places_are_all_named() -> None:
-    (line,) = diagnostic_lines([lost(1), lost(2)])
-    assert line.where == "layer1.weight, layer2.weight (2 in all)"
-    assert line.what == "a norm has no bound"
+    (line,) = Findings.of([lost(1), lost(2)]).rows
+    assert line.where == "parameter layer1.weight, layer2.weight (2 in all)"
+    assert line.message == "a norm has no bound"
 
 
 def test_other_reasons_with_the_same_remedy_are_similar() -> None:
-    (line,) = diagnostic_lines([lost(1), lost(2, "another norm has no bound")])
-    assert line.what == "a norm has no bound; similar for the rest"
+    (line,) = Findings.of([lost(1), lost(2, "another norm has no bound")]).rows
+    assert line.message == "a norm has no bound; similar for the rest"
 
 
 @pytest.mark.parametrize(
@@ -211,12 +210,12 @@ def test_other_reasons_with_the_same_remedy_are_similar() -> None:
     ids=["remedy", "level", "code", "of the model"],
 )
 def test_what_differs_stays_apart(other: Diagnostic) -> None:
-    assert len(diagnostic_lines([lost(1), other])) == 2
+    assert len(Findings.of([lost(1), other]).rows) == 2
 
 
 def test_findings_without_a_place_are_joined_where_they_are_the_same() -> None:
     one, other = replace(lost(1), node=""), replace(lost(1, "another"), node="")
-    assert [line.what for line in diagnostic_lines([one, other, one])] == [
+    assert [line.message for line in Findings.of([one, other, one]).rows] == [
         "a norm has no bound (2 times)",
         "another",
     ]
@@ -229,6 +228,6 @@ def test_a_refusal_of_many_nodes_is_one_line() -> None:
     )
     shown = inspection_text(replace(refused(), refusals=reasons), width=200, color=False)
     assert shown.count("LC003") == 2  # the reason, and how to read more about it
-    assert "node 'loop0' (Loop), node 'loop1' (Loop)" in shown
+    assert "Loop loop0, loop1" in shown
     assert "(27 in all): loops are not supported" in shown
-    assert len(refusal_lines(reasons)) == 1
+    assert len(Findings.of(reasons).rows) == 1
