@@ -26,10 +26,11 @@ from lipcert.core.coverage import tensors
 from lipcert.core.digest import structural_digest
 from lipcert.core.interval import Array, norm_up
 from lipcert.core.kinds import Embedding
+from lipcert.core.lines.norms import norm_holds
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.norms import Engine
-from lipcert.core.norms.claim import NormWitness, step_norm_at_most
+from lipcert.core.norms.claim import NormWitness
 from lipcert.core.program import PLUS, Dense, Op, Operand, Program, Step, operands
 from lipcert.core.reader import read_model_bytes
 from lipcert.core.reader.model import read_model
@@ -351,12 +352,10 @@ def _has_norm(
     op, radius = step.op, constraint.radius
     if not _is_linear_in(op, constraint.tensor):
         return False
-    if isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources:
-        before = program.shapes[step.inputs[0]]
-        if norms.get(step.output, math.inf) > radius and not any(
-            step_norm_at_most(op, before, step.shape, radius, NormWitness(way), engine.norms)
-            for way in _METHODS
-        ):
+    is_weight = isinstance(op, Dense | Conv) and constraint.tensor in op.weight.sources
+    if is_weight and norms.get(step.output, math.inf) > radius:
+        ways = map(NormWitness, _METHODS)
+        if not any(norm_holds((step,), program.shapes, radius, w, engine.norms) for w in ways):
             return False
     if isinstance(op, Embedding) and not _has_rows(op.table, radius):
         return False

@@ -22,10 +22,9 @@ from lipcert.core.lines.norms import StepNorm, matrix_holds, norm_holds
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm, stacked
 from lipcert.core.norms import ENGINES
-from lipcert.core.norms.convolution import Convolution, Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel, kernel_of
 from lipcert.core.norms.explicit import Strip, strips_of
 from lipcert.core.norms.lines import axes_of, phases_of
-from lipcert.core.norms.raised_kernels import kernel_of
 from lipcert.core.norms.residual import PANEL
 from lipcert.core.program import Dense, Move, Operand, Program, Step
 from lipcert.core.token_kinds import Add, Scale, Shift

@@ -236,6 +236,15 @@ def derive(
     return Prover(program, premises, evidence, observe).derived(proposals or Proposals())
 
 
+def _holds(asked: Callable[..., object], *given: object) -> bool:
+    """Whether a question has an answer, as its hypotheses hold."""
+    try:
+        asked(*given)
+    except NotProved:
+        return False
+    return True
+
+
 class _Log:
     """Records which entries of the tables the current line reads and writes."""
 
@@ -471,27 +480,11 @@ class Prover:
         for chain in proposals.of_cotangents(proof.facts):
             start, stop = chain.start, chain.stop
             steps = chain_steps(proof.program, COTANGENTS, start, stop, proof.free)
-            if steps is None or not self._is_only_way(steps, start):
+            if steps is None or not _holds(first_reader, proof.program, steps, start):
                 continue
             if (form := self._add(chain)) is not None:
                 found[start].append(form)
         return found
-
-    def _has_entry(self, line: ShareLine) -> bool:
-        """Whether the steps below it have the form that it needs."""
-        try:
-            line.entry(self.proof)
-        except NotProved:
-            return False
-        return True
-
-    def _is_only_way(self, steps: Sequence[Step], start: str) -> bool:
-        """Whether cotangents may be pulled through a form of these steps, before it is proved."""
-        try:
-            first_reader(self.proof.program, steps, start)
-        except NotProved:
-            return False
-        return True
 
     def _add_pulls(self, of: Seed, forms: Mapping[str, list[int]]) -> None:
         """Add cotangents of every value below the output, the last one first."""
@@ -523,7 +516,7 @@ class Prover:
         """Yield lines for attention behind a normalisation of its tokens."""
         for step in self.proof.program.steps:
             line = AttentionPull(of=of, value=step.output)
-            if isinstance(step.op, Attention) and self._has_entry(line):
+            if isinstance(step.op, Attention) and _holds(line.entry, self.proof):
                 yield line
 
     def _sign_pulls(self, value: str) -> Iterator[SignPull]:

@@ -10,8 +10,8 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.claim import NormCheck, NormWitness, all_at_most, step_norm_at_most
-from lipcert.core.program import Shape, Step
+from lipcert.core.norms.claim import NormCheck, NormWitness, all_at_most, matrix_of
+from lipcert.core.program import Dense, Shape, Step
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -55,14 +55,15 @@ def norm_holds(
 ) -> bool:
     """Whether the norm of consecutive steps is proved; it is not if they do not fit together."""
     spend()
-    first = steps[0]
+    step = steps[0]
     try:
-        if len(steps) > 1:
-            from lipcert.core.norms.fused import fused_norm_at_most  # noqa: PLC0415  runs only
+        if len(steps) == 1 and isinstance(step.op, Dense) and witness.method == "dense":
+            before = shapes[step.inputs[0]]
+            return all_at_most(matrix_of(step.op, before, step.shape), 1.0, bound, check)
+        from lipcert.core.norms.convolution import kernel_of  # noqa: PLC0415  for others only
 
-            return fused_norm_at_most(steps, shapes, bound, witness, check)
-        before = shapes[first.inputs[0]]
-        return step_norm_at_most(first.op, before, first.shape, bound, witness, check)
+        kernel = kernel_of(steps, shapes)
+        return kernel is not None and kernel.norm_at_most(bound, witness, check)
     except ValueError:
         return False
 

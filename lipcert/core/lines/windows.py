@@ -19,9 +19,8 @@ from lipcert.core.lines.gains import image_of_zero
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import FactLine
 from lipcert.core.norms.claim import NormWitness
-from lipcert.core.norms.convolution import Kernel
+from lipcert.core.norms.convolution import Kernel, kernel_of
 from lipcert.core.norms.joint_kernels import Layout
-from lipcert.core.norms.raised_kernels import kernel_of
 from lipcert.core.program import Activation, IndexArray, Step
 from lipcert.core.rules.facts import Fact
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import multiply_up, round_down, round_up
 from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, down, largest_magnitude, norm_up
-from lipcert.core.program import Dense, Op, Shape
+from lipcert.core.program import Dense, Shape
 
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -145,25 +145,6 @@ def all_at_most(entries: Interval, stretch: float, claim: float, check: NormChec
     error = multiply_up(stretch, norm_up(radius))
     rest = round_down(Fraction(claim) - Fraction(error)) if error < claim or not error else -1.0
     return rest >= 0.0 and check(middle, rest)
-
-
-def step_norm_at_most(  # noqa: PLR0917 (a map has two shapes)
-    op: Op,
-    shape_in: Shape,
-    shape_out: Shape,
-    claim: float,
-    witness: NormWitness,
-    check: NormCheck,
-) -> bool:
-    """Whether ‖A‖₂ ≤ claim could be proved, A the linear part of the step for one example.
-
-    ValueError where the step does not fit its shapes, or is beyond the limits of the check.
-    """
-    if isinstance(op, Dense) and witness.method == "dense":
-        return all_at_most(matrix_of(op, shape_in, shape_out), 1.0, claim, check)
-    from lipcert.core.norms.convolution import Kernel  # noqa: PLC0415  convolutions only
-
-    return Kernel.of(op, shape_in, shape_out).norm_at_most(claim, witness, check)
 
 
 def matrix_of(op: Dense, shape_in: Shape, shape_out: Shape) -> Interval:

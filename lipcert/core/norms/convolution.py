@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import divide_down, sqrt_up
 from lipcert.core.interval import Array, Interval
 from lipcert.core.norms.claim import FloatMatrix, NormCheck, NormWitness, all_at_most, matrix_of
-from lipcert.core.program import Dense, IndexArray, Op, Shape
+from lipcert.core.program import Dense, IndexArray, Op, Shape, Step
 from lipcert.core.window_kinds import Conv, Window
 
 MAX_ENTRIES: Final = 1 << 24
@@ -223,6 +223,20 @@ class Kernel:
 
         stretch = sqrt_up(float(self.frame.overlap()))
         return all_at_most(self.entries, stretch, claim, check_kernel)
+
+
+def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
+    """The linear part of consecutive steps as one kernel; None where it is none, or one beyond the
+    limits of a proof."""
+    (first, *more) = steps
+    try:
+        if more:
+            from lipcert.core.norms.fused import fused_kernel  # noqa: PLC0415  runs only
+
+            return fused_kernel(steps, shapes)
+        return Kernel.of(first.op, shapes[first.inputs[0]], first.shape)
+    except ValueError:
+        return None
 
 
 def _proved(frame: Convolution, claim: float, witness: NormWitness, check: NormCheck) -> bool:

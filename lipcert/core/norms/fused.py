@@ -16,26 +16,10 @@ import numpy as np
 
 from lipcert.core.interval import Interval
 from lipcert.core.kinds import BatchNorm
-from lipcert.core.norms.claim import NormCheck, NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.program import Dense, IndexArray, Move, Shape, Step
 from lipcert.core.token_kinds import Add, Scale, Shift
 from lipcert.core.window_kinds import AveragePool, Conv
-
-
-def fused_norm_at_most(
-    steps: Sequence[Step],
-    shapes: Mapping[str, Shape],
-    claim: float,
-    witness: NormWitness,
-    check: NormCheck,
-) -> bool:
-    """Whether ‖A‖₂ ≤ claim could be proved, A the linear part from first input to last output.
-
-    shapes: of all values, as in `Program`. False where the steps are not such a run.
-    """
-    kernel = fused_kernel(steps, shapes)
-    return kernel is not None and kernel.norm_at_most(claim, witness, check)
 
 
 def fused_kernel(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:

@@ -6,25 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.interval import Array, exact
-from lipcert.core.norms.convolution import Convolution, Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel, kernel_of
 from lipcert.core.norms.raised import raised_entries
-from lipcert.core.program import Dense, Shape, Step
-from lipcert.core.window_kinds import Conv
-
-
-def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
-    """A run as one kernel; None where it is none, or one beyond the limits of a proof."""
-    first = steps[0]
-    try:
-        if len(steps) > 1:
-            from lipcert.core.norms.fused import fused_kernel  # noqa: PLC0415  runs only
-
-            return fused_kernel(steps, shapes)
-        if isinstance(first.op, Dense | Conv):
-            return Kernel.of(first.op, shapes[first.inputs[0]], first.shape)
-    except ValueError:
-        pass
-    return None
+from lipcert.core.program import Shape, Step
 
 
 def raised_run(
