@@ -6,7 +6,7 @@ one of several ways. A transposed convolution is the adjoint: value and cotangen
 roles, and the formula is the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Final
@@ -117,17 +117,17 @@ class KernelGradient(OperandGradient):
         columns = read * taps * positions
         grams = 2 * self.groups * positions**2
         direct = gradient * positions
-        add = self._method
         scratch = (copy + columns + gradient) * width
         found = [Method("unfolded", scratch, self.instantiated, work=direct)]
         rows = written // self.groups + read * taps // self.groups
         if positions * rows < 4 * written * read * taps // self.groups**2:
             scratch = (copy + columns + grams) * width
             work = positions**2 * rows * self.groups
-            found.append(add("gram", scratch, self._gram, work, cancels=True))
+            found.append(Method("gram", scratch, self._gram, cancels=True, work=work))
         is_known = len(self.geometry) <= 3 and pair.b.device.type == "cpu"
         if is_known and not self._by_pixels(pair):
-            grouped = add("grouped", (copy + gradient) * width, self._grouped, direct)
+            scratch = (copy + gradient) * width
+            grouped = Method("grouped", scratch, self._grouped, work=direct)
             found.insert(0 if read >= _MANY_CHANNELS and taps > 1 else 1, grouped)
         return found
 
@@ -161,16 +161,6 @@ class KernelGradient(OperandGradient):
     def _by_pixels(self, pair: Pair) -> bool:
         """Whether the channels of a pixel are adjacent in memory, and form one group."""
         return self.groups == 1 and is_channels_last(pair.a) and is_channels_last(pair.b)
-
-    def _method(
-        self,
-        name: str,
-        scratch: int,
-        squares: Callable[[Pair], Squares],
-        work: int,
-        cancels: bool = False,
-    ) -> Method:
-        return Method(name, scratch, lambda pair: squares(self._oriented(pair)), cancels, work)
 
     def _distance(self, pair: Pair) -> Tensor:
         """Bound the rounding error of the gradient.
@@ -214,6 +204,7 @@ class KernelGradient(OperandGradient):
 
     def _gram(self, pair: Pair) -> Squares:
         """Compute the squares from Gram matrices of the unfolded value and of the cotangent."""
+        pair = self._oriented(pair)
         s, q = product_of_grams(self._rows(pair), self._columns(pair))
         reaches = (pair.a_squares.upper * copies(self.geometry), pair.b_squares.upper)
         terms = (pair.a.shape[1] // self.groups * self._taps, pair.b.shape[1] // self.groups)
@@ -223,6 +214,7 @@ class KernelGradient(OperandGradient):
     def _grouped(self, pair: Pair) -> Squares:
         """Compute the squares by one call of the library, in which every example is a group of its
         own."""
+        pair = self._oriented(pair)
         value = readable(pair.a, self.geometry)
         examples, taps = len(pair), [window.taps for window in self.geometry]
         gradient = library_gradient(
