@@ -27,9 +27,9 @@ from lipcert.training.mechanisms import (
 
 if TYPE_CHECKING:
     from lipcert.training.assembly import make_private
+    from lipcert.training.loader import BallsInBinsSampler
     from lipcert.training.private import Private
     from lipcert.training.replacing import Trainable, make_trainable
-    from lipcert.training.sampling import BallsInBinsSampler
 
 __all__ = [
     "BackpropClipping",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "BallsInBinsSampler": "lipcert.training.sampling",
+    "BallsInBinsSampler": "lipcert.training.loader",
     "Private": "lipcert.training.private",
     "Trainable": "lipcert.training.replacing",
     "make_private": "lipcert.training.assembly",

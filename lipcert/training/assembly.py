@@ -62,7 +62,7 @@ from lipcert.training.intake import (
     with_frozen,
 )
 from lipcert.training.ledger import Ledger, LedgerHeader
-from lipcert.training.loader import PrivateLoader
+from lipcert.training.loader import PrivateLoader, Sampler, checked_seed
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
 from lipcert.training.modes import EvalMode
 from lipcert.training.network import Example, TrainedNetwork, trained_network
@@ -81,7 +81,6 @@ from lipcert.training.private import (
 )
 from lipcert.training.release import NoiseSource, Release
 from lipcert.training.same_network import SameNetwork, require_gradients
-from lipcert.training.sampling import Sampler, checked_seed
 from lipcert.training.world import PATIENCE, World
 
 _HEAD: Final = "The settings of a private training run: lipcert certify MODEL --config THIS"

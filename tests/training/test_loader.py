@@ -26,8 +26,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
 from lipcert.process import progress
 from lipcert.process.progress import ProgressReport
-from lipcert.training.loader import PrivateLoader, empty_batch, examples_in, split
-from lipcert.training.sampling import Sampler
+from lipcert.training.loader import PrivateLoader, Sampler, empty_batch, examples_in, split
 from tests.training.test_sampling import plan
 
 Pair = namedtuple("Pair", "x y")

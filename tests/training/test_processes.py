@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 
 from lipcert.errors import UsageError
 from lipcert.training import Private
-from lipcert.training.loader import PrivateLoader
-from lipcert.training.sampling import Sampler
+from lipcert.training.loader import PrivateLoader, Sampler
 from tests.commands import in_child
 from tests.training.runs import BATCH, data, private_run, train
 

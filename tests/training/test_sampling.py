@@ -17,7 +17,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training import BallsInBinsSampler
-from lipcert.training.sampling import Drawn, Sampler
+from lipcert.training.loader import Drawn, Sampler
 
 LEAST = 1e-6
 ALL = list(Sampling)

@@ -28,12 +28,12 @@ from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError
 from lipcert.graph.evaluate import member
 from lipcert.graph.ir import Graph, Node, Use
-from lipcert.measure.gradient_norms.convolution import KernelGradient
 from lipcert.measure.gradient_norms.methods import OperandGradient, Pair
 from lipcert.measure.gradient_norms.operands import (
     BiasGradient,
     DenseWeight,
     DivisorGradient,
+    KernelGradient,
     NormalizedGradient,
     ScaleGradient,
     SlopeGradient,

@@ -44,7 +44,6 @@ from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError
 from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Graph, Node, Operand, parameters_of
-from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
 from lipcert.measure.gradient_norms.engine import (
     Begun,
     Caught,
@@ -53,7 +52,13 @@ from lipcert.measure.gradient_norms.engine import (
     exact_arithmetic,
 )
 from lipcert.measure.gradient_norms.methods import Pair
-from lipcert.measure.gradient_norms.operands import BiasGradient, DenseWeight
+from lipcert.measure.gradient_norms.operands import (
+    BiasGradient,
+    DenseWeight,
+    KernelGradient,
+    library_gradient,
+    readable,
+)
 from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
 from lipcert.measure.gradient_norms.squares import (
     OUTWARD,

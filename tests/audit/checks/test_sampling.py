@@ -26,7 +26,7 @@ from lipcert.audit.trace.records import Batch, Declaration, Resume, Step
 from lipcert.gradient_stats.examples import Examples
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.settings.settings import Settings
-from lipcert.training.sampling import Sampler
+from lipcert.training.loader import Sampler
 from tests.audit.checks.runs import Draw, Network, claims_for
 from tests.training.test_sampling import plan
 
