@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -78,9 +78,7 @@ def gains(
                     values=values,
                     numbers=numbers,
                     gain=gain,
-                    method=claim.method,
-                    twists=claim.twists,
-                    counts=claim.counts,
+                    **asdict(claim.witness),
                 )
 
 

@@ -124,7 +124,7 @@ ACCOUNTING = [
         test_curve.test_error_is_honest_and_small, 16, 9, 40.0),
     by("accounting.curve:NormalTail.__call__", "return (1 << self.bits) - self(-x)",
         "return self(-x)", test_curve.test_tail),
-    by("accounting.curve:logarithm", "16 * total", "15 * total", test_curve.test_logarithm),
+    by("logarithm:logarithm", "16 * total", "15 * total", test_curve.test_logarithm),
     by("accounting.renyi:poisson_renyi_epsilon",
         "_epsilon(moments, rate, 1 - rate, releases, delta)",
         "_epsilon(moments, rate / 2, 1 - rate / 2, releases, delta)",
@@ -157,7 +157,7 @@ ARITHMETIC = [
     by("interval:norm_up", "return round_up(", "return 0.9 * round_up(",
         test_facts.test_box_norm_counts_what_is_repeated),
     by("exponential:exp_quotients", "(above, one)", "(below, one)", test_arithmetic.test_exp),
-    by("logarithm:log_bounds", "high + above", "low + below", test_arithmetic.test_log),
+    by("logarithm:log_bounds", "found + error", "found - error", test_arithmetic.test_log),
 ]  # fmt: skip
 
 DERIVATION = [
