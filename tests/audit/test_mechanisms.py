@@ -64,7 +64,7 @@ ALL = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RIGHT_WAYS)
 def test_a_right_run_passes(name: str, tmp_path: Path) -> None:
     way = RIGHT_WAYS[name]

@@ -78,6 +78,7 @@ def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_pa
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_with_the_data_it_is_as_if_they_had_been_stored(tmp_path: Path, dtype: type) -> None:
     named = audited(tmp_path / "n", dataset(dtype=dtype))

@@ -64,7 +64,7 @@ def test_every_fault_is_documented() -> None:
     assert documented().keys() == {run.name for run in FAULTY_RUNS}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("run", FAULTY_RUNS, ids=lambda run: run.name)
 def test_a_faulty_run_is_found_as_documented(run: OpacusRun, tmp_path: Path) -> None:
     assert codes(audited(tmp_path / "t", run)) == documented()[run.name]

@@ -86,7 +86,7 @@ def test_the_largest_norms_are_those_of_autograd(name: str) -> None:
     assert (found.violations, found.undecided) == (0, 0)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16, Precision.FLOAT16])
 @pytest.mark.parametrize("name", ["digits_mlp", "digits_mixer"])
 def test_a_filter_is_no_further_off_than_its_margin(name: str, precision: Precision) -> None:

@@ -88,6 +88,7 @@ def test_different_shifts_against_a_simulation() -> None:
         assert sign * (hidden.mean() - delta) > -4.0 * error
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("bins", "epochs", "shift", "delta"),
     [(2, 1, 1.0, 1e-5), (12, 20, 0.25, 1e-5), (12, 20, 1.0, 1e-5), (100, 3, 2.0, 1e-6)],

@@ -162,7 +162,7 @@ WORST: dict[str, tuple[TrainingMechanism, SamplingName]] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", WORST)
 def test_an_attacker_gains_what_is_accounted_for_and_no_more(name: str) -> None:
     """Canary i is the i-th unit vector, whose gradient is as long as the bound and orthogonal to

@@ -97,7 +97,7 @@ def tokens(most: int = ROWS) -> TensorDataset:
     return TensorDataset(x, torch.randint(CLASSES, (EXAMPLES,), generator=generator))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("network", [Columns, Last, Counted, OneHot])
 def test_ids_that_are_computed_with_train(network, tmp_path):
     """The numbers of the run are those of the module, and the checker reads its file."""

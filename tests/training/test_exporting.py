@@ -66,6 +66,7 @@ CASES = {
 names that parameters have, which an ONNX file cannot give twice"""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_the_file_is_the_module_in_evaluation_mode(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

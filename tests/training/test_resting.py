@@ -81,7 +81,7 @@ def trained_alone(parameters: list[nn.Parameter], lr: float) -> Optimizer:
     return SGD([item for item in parameters if item.requires_grad], lr=lr)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_loop_that_calls_train_leaves_features_at_rest(name: str, tmp_path: Path) -> None:
     with run_of(tmp_path / "run", name) as private:

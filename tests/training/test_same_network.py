@@ -157,6 +157,7 @@ CLIPPED = BackpropClipping(
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("network", "mechanism", "most", "words"),
     [

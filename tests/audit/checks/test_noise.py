@@ -270,7 +270,7 @@ def kinds(pool: Pool) -> Iterator[tuple[str, float]]:
 
 def test_chances_of_right_noise_are_those_stated() -> None:
     """Each kind of test gives a chance below 0.05 to about a twentieth, or to fewer."""
-    runs = [list(kinds(pooled(right, steps=6, seed=seed))) for seed in range(60)]
+    runs = [list(kinds(pooled(right, steps=6, seed=seed))) for seed in range(40)]
     for place, (kind, _) in enumerate(runs[0]):
         share = np.mean([run[place][1] < math.log(0.05) for run in runs])
         assert share < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / len(runs)), kind

@@ -141,7 +141,7 @@ def test_a_page_of_many_groups_is_small() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["digits_lipschitz_cnn", "digits_vit"])
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_lipschitz_cnn", "digits_vit"])
 def test_pages_of_shipped_models_are_small(name: str) -> None:
     text = analysis_html(analysis_of(name))
     check_inert(text)
