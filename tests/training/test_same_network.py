@@ -162,8 +162,8 @@ CLIPPED = BackpropClipping(
     ("network", "mechanism", "most", "words"),
     [
         (Whole, CLIPPED, 2, "'hidden' is called 1 times, with 1 rows"),
-        (Whole, CLIPPED, 3, "'hidden' is called 1 times, with 1 rows"),
         (Mixed, clipless(), 3, "mixes examples"),
+        (Whole, CLIPPED, 3, "'hidden' is called 1 times, with 1 rows"),
     ],
 )
 def test_what_larger_batches_change_later_is_found(
