@@ -78,6 +78,8 @@ NORMS = [
         test_torus.test_peaks_anywhere_between_frequencies, (33,), 5),
     by("norms.torus:_Torus._share", "theta * between", "0 * between",
         test_torus.test_peaks_anywhere_between_frequencies, (33,), 5),
+    by("norms.torus:_Torus._share", "sum(steps, Fraction(0))", "max(steps)",
+        test_torus.test_peaks_anywhere_between_frequencies, (12, 12), 2),
     by("norms.symbol:GramSymbol.of", "A - A.swapaxes(1, 2) if number",
         "A + A.swapaxes(1, 2) if number",
         test_torus.test_norms_at_frequencies, test_torus.by_coefficients),
