@@ -22,10 +22,10 @@ SMALL = 60
 GOLDEN = ROOT / "tests" / "golden" / "0.1.0"
 RUN = "--dataset-size 400 --sampling poisson --batch-size 16 --epochs 1 --delta 1e-5"
 VERDICTS = {
-    "perceptron": ("digits_mlp", None),
-    "cnn": ("digits_cnn", None),
     "epsilon": ("digits_mlp", f"--input-norm 1 {RUN} --noise-multiplier 1"),
+    "perceptron": ("digits_mlp", None),
     "transformer": ("digits_vit", "--input-norm 1"),
+    "cnn": ("digits_cnn", None),
 }
 """network, and options of `certify` where no certificate is kept"""
 
@@ -92,6 +92,7 @@ def test_tests_are_no_longer_than_what_they_test() -> None:
     assert tests <= BUDGETS["tests"]["per_line"] * package
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", VERDICTS)
 def test_a_verdict_rests_on_few_lines(name: str, tmp_path: Path) -> None:
     network, options = VERDICTS[name]

@@ -26,6 +26,11 @@ def test_record_names_the_loss_and_is_plain(kind: str) -> None:
     assert record.keys() <= {"kind", *parameters_of(kind)}
 
 
+def test_a_record_holds_every_parameter() -> None:
+    stated = {"label_norm": 3.0, "output_reduction": "sum", "half": False}
+    assert loss_record(make_loss("mse", **stated)) == {"kind": "mse", **stated}
+
+
 def test_unknown_kind_lists_the_known_ones_and_names_the_nearest() -> None:
     message = r"'crossentropy' is not one of cross-entropy, bce.*did you mean 'cross-entropy'\?"
     with pytest.raises(UsageError, match=message):

@@ -34,7 +34,7 @@ def runs(folder: Path, *words: str, allowed: tuple[int, ...]) -> int:
     return result.exit_code
 
 
-@settings(max_examples=6, phases=NO_SHRINKING)
+@settings(max_examples=3, phases=NO_SHRINKING)
 @given(seed=st.integers(0, 10**6))
 def test_bounds_withstand_an_attack(tmp_path_factory, seed: int) -> None:
     proto, folder = random_file(seed), tmp_path_factory.getbasetemp()

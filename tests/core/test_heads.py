@@ -46,7 +46,7 @@ def bounds(proto: Any, parts: list[LossPart], clip: float | None, folder: Path) 
     return with_chains(program, premises(parts, clip), evidence)
 
 
-@pytest.mark.sample(seed=4)
+@pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(10))
 def test_no_gradient_is_longer_than_its_bound(seed: int, tmp_path: Path) -> None:
     """Of any heads and losses; by autograd of torch's losses of the outputs by themselves."""

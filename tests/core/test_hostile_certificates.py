@@ -146,7 +146,7 @@ def test_texts_without_end(case, tmp_path, name):
     run(TEXTS[name](write_certificate(case.certificate)), case.path, tmp_path)
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RECORDS)
 def test_records_without_end(case, tmp_path, name):
     run(write_certificate(RECORDS[name](case.certificate)), case.path, tmp_path)

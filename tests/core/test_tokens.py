@@ -208,7 +208,7 @@ def exceeded(seed: int) -> list[str]:
     return found
 
 
-@pytest.mark.sample(seed=3)
+@pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_gradient_is_longer_than_its_bound(seed: int) -> None:
     """At the weights of the file, and at the rims of the constraints."""
@@ -308,6 +308,7 @@ def test_scores_of_all_tokens_are_looked_at() -> None:
     assert float(z.grad.norm()) <= found.norm
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
     """0.5 times the losses of five tokens, and the loss of one vector, behind a shared table."""

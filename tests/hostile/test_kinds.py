@@ -19,7 +19,7 @@ def check_line(text, code):
     assert "Traceback" not in text
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", KINDS)
 def test_kind(name, tmp_path):
     kind = KINDS[name]

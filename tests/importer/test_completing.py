@@ -92,6 +92,7 @@ def certified(
     return request.param, file, found.model_beside(found.path)
 
 
+@pytest.mark.sample(1)
 def test_both_files_compute_the_same_bit_for_bit(certified: tuple[str, Path, Path]) -> None:
     name, before, after = certified
     assert after.name == "net.completed.onnx"

@@ -113,7 +113,7 @@ def largest_gradients(module):
     return found
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("kind", MODULES)
 def test_no_bound_is_too_small(tmp_path, kind, exporter):

@@ -187,7 +187,7 @@ def measured(name, units, path):
     return ((expected, found.grad_norms["w"]), (reached, found.at_output.norm))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MACROS)
 @settings(max_examples=8)
 @given(units=st.integers(-8, 8))

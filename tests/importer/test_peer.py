@@ -30,7 +30,7 @@ def as_network(case):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_node_tests(tmp_path, part):
     from onnx.backend.test.case import node

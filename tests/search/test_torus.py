@@ -37,6 +37,7 @@ def test_no_torus_of_that_size_is_lower(conv):
             assert found.norm <= around * (1.0 + 1e-9)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("channels", [4, 40])
 @pytest.mark.parametrize("few", [0, 10_000])
 def test_few_looks_find_the_peak_of_many_frequencies(monkeypatch, channels, few):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import stat
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
 from lipcert.audit.trace.files import FormError, spelled
 from lipcert.audit.trace.reading import event_members, read_trace, verify
 from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start
+from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from tests.audit.trace.made import MANIFEST, made, opened, step
@@ -51,6 +53,7 @@ def test_bfloat16_is_the_upper_half_of_float32(values: list[float]) -> None:
     bits = np.array(values, np.float32).view(np.uint32) >> 16
     found = tensors_in(joined({"x": StoredTensor("BF16", bits.astype(np.uint16))}))["x"]
     assert found.dtype == np.float32
+    assert not found.flags.writeable
     assert found.view(np.uint32).tolist() == [int(b) << 16 for b in bits]
 
 
@@ -103,6 +106,14 @@ def test_the_chain_is_what_its_description_says(tmp_path: Path) -> None:
     for path in (folder / "blobs").iterdir():
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
     assert verify(folder).ranks[0].head == previous
+
+
+def test_private_data_are_warned_of_once(tmp_path: Path) -> None:
+    with pytest.warns(PrivateDataWarning, match="raw private data"):
+        TraceWriter(tmp_path / "t", MANIFEST).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TraceWriter(tmp_path / "t", MANIFEST).close()
 
 
 def test_the_head_depends_on_every_rank(tmp_path: Path) -> None:

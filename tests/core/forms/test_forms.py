@@ -101,7 +101,7 @@ def random_links(rng: np.random.Generator, widths: Sequence[int], mixed: bool) -
 
 
 @BOTH
-@pytest.mark.sample(seed=2)
+@pytest.mark.sample(seed=1)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_mask(proof: Definite, seed: int) -> None:
     """No Jacobian of a small network exceeds the form: norm, hull, entries, cotangents."""

@@ -122,7 +122,7 @@ def rough_line(proof: Proof, rng: np.random.Generator) -> ProductFact:
     )
 
 
-@pytest.mark.sample(seed=12)
+@pytest.mark.sample(seed=6)
 @pytest.mark.parametrize("seed", range(100))
 def test_no_multipliers_prove_what_is_false(seed: int) -> None:
     """Those by chance, and searched ones that are moved."""

@@ -155,7 +155,7 @@ def jacobian(program: Program, x: np.ndarray) -> np.ndarray:
     return np.stack([(up - down) / (2 * step) for up, down in ends], axis=1)
 
 
-@pytest.mark.sample(seed=2)
+@pytest.mark.sample(seed=1)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", CASES)
 def test_no_jacobian_is_larger(case, seed: int) -> None:

@@ -169,6 +169,7 @@ def test_the_hull_scale_is_not_generous() -> None:
     assert not in_hull(np.array([p - 1.0, 1.0 - p]), smaller)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0, 3.0, 5.0])
 def test_focal_norm_against_high_precision(gamma: float) -> None:
     """√2·sup in the literature's table: 1.42688, 1.47832, 1.59662, 1.69925, 1.85913."""

@@ -135,7 +135,7 @@ def matrix_of(frame: Convolution) -> np.ndarray:
     return found.reshape(size * math.prod(places), -1)
 
 
-@pytest.mark.sample(seed=12)
+@pytest.mark.sample(seed=6)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_form_is_what_is_said_of_it(seed: int) -> None:
     """v'Hv and 2Σγv, by convolutions of values, for all kinds of windows."""
@@ -193,7 +193,7 @@ def run(proof: Proof, op: Conv, below: np.ndarray, like: Step) -> np.ndarray:
     return evaluate_batch(program, below[None])["y"][0]
 
 
-@pytest.mark.sample(seed=12)
+@pytest.mark.sample(seed=6)
 @pytest.mark.parametrize("seed", range(60))
 def test_no_numbers_prove_what_is_false(seed: int) -> None:
     proof = random_proof(seed, depth=2 + seed % 2)

@@ -81,7 +81,7 @@ def test_tokens_near_one_point_count_from_there() -> None:
     assert output(Attention(1.0), hidden, (*shapes, (3, 4)), (3, 2)).row_spread > 0.5
 
 
-@pytest.mark.sample(seed=4)
+@pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(16))
 def test_no_ascent_exceeds_the_constants_of_attention(seed: int) -> None:
     """Ascent on the norm of each Jacobian, over tokens near points of each head: one token, equal
@@ -130,7 +130,7 @@ def test_no_ascent_exceeds_the_constants_of_attention(seed: int) -> None:
             ascent.step()
 
 
-@pytest.mark.sample(seed=4)
+@pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(16))
 def test_no_ascent_exceeds_what_tokens_receive(seed: int) -> None:
     """Ascent on the sum of the norms of what all tokens receive, each of all heads, from a single

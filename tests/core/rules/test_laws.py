@@ -44,7 +44,7 @@ def _attacks(
         yield case, inputs, point
 
 
-@pytest.mark.sample(seed=2)
+@pytest.mark.sample(seed=1)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
@@ -126,7 +126,7 @@ def test_the_constant_of_a_linear_step_is_the_norm_of_its_jacobian(kind: str, se
         assert true * (1 - 1e-12) <= asked.lipschitz(index) <= true * (1 + 1e-6) + 1e-140
 
 
-@pytest.mark.sample(seed=4)
+@pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("kind", KINDS)
 def test_slopes_are_the_diagonal_of_a_diagonal_jacobian(kind: str, seed: int) -> None:
@@ -144,7 +144,7 @@ def test_slopes_are_the_diagonal_of_a_diagonal_jacobian(kind: str, seed: int) ->
         assert (found <= wide.hi + size).all()
 
 
-@pytest.mark.sample(seed=4)
+@pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_gradient_of_an_operand_is_larger(kind: str, seed: int) -> None:
