@@ -9,7 +9,7 @@ import copy
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -238,27 +238,22 @@ def _by_hand() -> Iterator[Entry]:
         said, at, {"rule": "pull/run", "of": "output", "values": run["values"]}, "residual"
     )
     yield from _good("pulled", "residual", write_canonical(said), "a run is pulled through")
-    said = _read("dropout")
     line = {"rule": "pull/signs", "of": "loss", "value": "v0", "stop": "v3"}
-    said = _with_line(said, _line(said, "pull/value", "v0"), line, "dropout")
     why = "differences of classes are pulled down"
-    yield from _good("pulled-signs", "dropout", write_canonical(said), why)
-    said, p, q, tau = _read("images-in-a-box"), *[(0.0).hex()] * 2, (1.0).hex()
-    at = _line(said, "fact/step", "v3") + 1
+    yield from _added("pulled-signs", "dropout", ("pull/value", "v0"), line, why, behind=0)
+    one, two, nothing = (1.0).hex(), (2.0).hex(), (0.0).hex()
+    untwisted: dict[str, object] = {"twists": [], "counts": []}
     line = {
         "rule": "fact/gain",
         "value": "v3",
         "values": ["v2"],
-        "numbers": [[p] * 6, [q] * 7, [tau]],
+        "numbers": [[nothing] * 6, [nothing] * 7, [one]],
         "gain": (8.0).hex(),
         "method": "dense",
-        "twists": [],
-        "counts": [],
+        **untwisted,
     }
-    said = _with_line(said, at, line, "images")
-    yield from _good("raised", "images", write_canonical(said), "W is raised to its positive part")
-    said, one, nothing = _read("residual"), (1.0).hex(), (0.0).hex()
-    at = _line(said, "fact/step", "v4") + 1
+    why = "W is raised to its positive part"
+    yield from _added("raised", "images-in-a-box", ("fact/step", "v3"), line, why)
     line = {
         "rule": "fact/window",
         "value": "v4",
@@ -270,25 +265,14 @@ def _by_hand() -> Iterator[Entry]:
         "shift": (16.0).hex(),
         "gain": (128.0).hex(),
         "method": "windows",
-        "twists": [],
-        "counts": [],
+        **untwisted,
     }
-    said = _with_line(said, at, line, "residual")
-    yield from _good("window", "residual", write_canonical(said), "112 is above the norm of H")
-    for name, put in (
-        ("gain", (0.0625).hex()),
-        ("ties", [[one] * 3]),
-        ("added", [[]]),
-        ("levels", [nothing]),
-        ("scales", [one]),
-        ("values", ["v2", "v3"]),
-    ):
-        yield _entry(
-            f"{name} of a window", "residual", "window", "invalid", 4, "nothing follows of it",
-            patch=[_put(f"/lines/{at}/{name}", put)],
-        )  # fmt: skip
-    said, two, nothing = _read("perceptron"), (2.0).hex(), (0.0).hex()
-    at = _line(said, "fact/step", "v1") + 1
+    yield from _added(
+        "window", "residual", ("fact/step", "v4"), line, "112 is above the norm of H",
+        ("gain of a window", (0.0625).hex()), ("ties of a window", [[one] * 3]),
+        ("added of a window", [[]]), ("levels of a window", [nothing]),
+        ("scales of a window", [one]), ("values of a window", ["v2", "v3"]),
+    )  # fmt: skip
     line = {
         "rule": "fact/products",
         "value": "v1",
@@ -299,17 +283,30 @@ def _by_hand() -> Iterator[Entry]:
         "places": [1, 11 + 6, 12],
         "cuts": [(0.25).hex(), two, nothing],
     }
-    said = _with_line(said, at, line, "perceptron")
-    yield from _good("together", "perceptron", write_canonical(said), "64 is above the norm of W²")
-    for name, put in (
-        ("level", (0.0625).hex()),
-        ("norms", [nothing] * 2),
-        ("places", [0, 0, 10**6]),
-    ):
-        yield _entry(
-            f"{name} of products", "perceptron", "together", "invalid", 4, "nothing follows of it",
-            patch=[_put(f"/lines/{at}/{name}", put)],
-        )  # fmt: skip
+    yield from _added(
+        "together", "perceptron", ("fact/step", "v1"), line, "64 is above the norm of W²",
+        ("level of products", (0.0625).hex()), ("norms of products", [nothing] * 2),
+        ("places of products", [0, 0, 10**6]),
+    )  # fmt: skip
+
+
+def _added(
+    name: str,
+    base: str,
+    place: tuple[str, str],
+    line: dict[str, Any],
+    why: str,
+    *wrong: tuple[str, object],
+    behind: int = 1,
+) -> Iterator[Entry]:
+    """With a line more at the one of a rule about a value; wrong: members of which nothing
+    follows."""
+    said, (model, _) = _read(base), GOOD[base]
+    at = _line(said, *place) + behind
+    yield from _good(name, model, write_canonical(_with_line(said, at, line, model)), why)
+    for title, put in wrong:
+        patch = [_put(f"/lines/{at}/{title.split()[0]}", put)]
+        yield _entry(title, model, name, "invalid", 4, "nothing follows of it", patch=patch)
 
 
 def _with_line(said: Any, at: int, line: dict[str, Any], model: str) -> Any:
@@ -356,7 +353,7 @@ def _ill_spelt() -> Iterator[Entry]:
     bound = said["outputs"]["network"]["grad_norm"]
     quoted = f'"grad_norm":"{bound}"'.encode()
     assert quoted in data
-    for name, changed in {
+    spellings = {
         "duplicate-key": data[:-1] + b',"schema":"lipcert.certificate/3"}',
         "float-number": data.replace(quoted, f'"grad_norm":{float.fromhex(bound)!r}'.encode()),
         "decimal-number": data.replace(quoted, f'"grad_norm":"{float.fromhex(bound)!r}"'.encode()),
@@ -371,16 +368,21 @@ def _ill_spelt() -> Iterator[Entry]:
             b'"schema"', b'"\\u0073chema"'
         ),
         "minus-zero": data.replace(b'"dimension":', b'"dimension":-0,"dimension":', 1),
-    }.items():
+    }
+    yield from _of_bytes(data, spellings, "not its one spelling")
+
+
+def _of_bytes(data: bytes, all_changed: Mapping[str, bytes], why: str) -> Iterator[Entry]:
+    for name, changed in all_changed.items():
         assert changed != data
         (HERE / f"certificates/{name}.json").write_bytes(changed)
-        yield _entry(name, "perceptron", name, "invalid", 0, f"not its one spelling: {name}")
+        yield _entry(name, "perceptron", name, "invalid", 0, f"{why}: {name}")
 
 
 def _hostile() -> Iterator[Entry]:
     """Made to break a reader, to make it wait, or to have it open another file."""
     data = (HERE / "certificates/perceptron.json").read_bytes()
-    for name, changed in {
+    broken = {
         "empty": b"",
         "truncated": data[: len(data) // 2],
         "nested": b"[" * 2_000,
@@ -390,10 +392,8 @@ def _hostile() -> Iterator[Entry]:
         "no-text": bytes(range(256)),
         "half-a-pair": data.replace(b'"lipcert"', b'"\\ud800"', 1),
         "array": b"[]",
-    }.items():
-        assert changed != data
-        (HERE / f"certificates/{name}.json").write_bytes(changed)
-        yield _entry(name, "perceptron", name, "invalid", 0, f"not a certificate: {name}")
+    }
+    yield from _of_bytes(data, broken, "not a certificate")
     content = (HERE / "models/perceptron.onnx").read_bytes()
     for name, changed in {"cut": content[:-9], "nothing": b"", "noise": bytes(range(256))}.items():
         (HERE / f"models/{name}.onnx").write_bytes(changed)
