@@ -181,23 +181,15 @@ def _line(said: Any, rule: str, value: str) -> int:
 
 def _other_models() -> Iterator[Entry]:
     """The right certificate of another model, and of the same one saved again."""
-    yield _entry(
-        "the model of another",
-        "convolution",
-        "perceptron",
-        "invalid",
-        1,
-        "it computes other things",
-    )
+    why = "it computes other things"
+    yield _entry("the model of another", "convolution", "perceptron", "invalid", 1, why)
     again = _onnx("perceptron")
     again.producer_name = "another exporter"
     _saved("saved-again", again)
     why = "the file differs, and not what it computes"
     yield _entry("the same model saved again", "saved-again", "perceptron", "conditional", 9, why)
-    again.graph.initializer[0].raw_data = (
-        bytes([again.graph.initializer[0].raw_data[0] ^ 1])
-        + (again.graph.initializer[0].raw_data[1:])
-    )
+    first, *rest = again.graph.initializer[0].raw_data
+    again.graph.initializer[0].raw_data = bytes([first ^ 1, *rest])
     _saved("one-bit", again)
     why = "a weight differs"
     yield _entry("one bit of a weight", "one-bit", "perceptron", "invalid", 1, why)
@@ -215,9 +207,7 @@ def _by_hand() -> Iterator[Entry]:
     said = _read("perceptron")
     form = next(k for k, x in enumerate(said["lines"]) if x.get("stop") == "v1")
     ball, last = _line(said, "ball/input", ""), _line(said, "fact/step", "v2") + 1
-    norm = next(
-        x["bound"] for x in said["lines"] if x["rule"] == "norm/step" and x["value"] == "v2"
-    )
+    norm = said["lines"][_line(said, "norm/step", "v2")]["bound"]
     for at, line in (
         (last, {"rule": "ball/form", "ball": ball, "form": form}),
         (last + 1, {"rule": "form/chain", "use": "values", "start": "v1", "stop": "v2",
@@ -227,8 +217,9 @@ def _by_hand() -> Iterator[Entry]:
         said = _with_line(said, at, line, "perceptron")
     yield from _good("carried", "perceptron", write_canonical(said), "a ball is carried on")
     said = _read("residual")
-    run = {"method": "explicit", "twists": [], "counts": [], "bound": (1.5).hex()}
-    run = {"rule": "norm/run", "values": ["v0", "v1"], **run}
+    untwisted: dict[str, object] = {"twists": [], "counts": []}
+    run = {"rule": "norm/run", "values": ["v0", "v1"], "method": "explicit", **untwisted}
+    run["bound"] = (1.5).hex()
     said = _with_line(said, _line(said, "fact/input", "x"), run, "residual")
     at = next(
         k for k, x in enumerate(said["lines"])
@@ -242,7 +233,6 @@ def _by_hand() -> Iterator[Entry]:
     why = "differences of classes are pulled down"
     yield from _added("pulled-signs", "dropout", ("pull/value", "v0"), line, why, behind=0)
     one, two, nothing = (1.0).hex(), (2.0).hex(), (0.0).hex()
-    untwisted: dict[str, object] = {"twists": [], "counts": []}
     line = {
         "rule": "fact/gain",
         "value": "v3",
@@ -413,21 +403,16 @@ def _outside() -> Iterator[Entry]:
         model, content = _onnx("perceptron"), b""
         for tensor in model.graph.initializer:
             raw = tensor.raw_data
-            for key, value in (
-                ("location", location),
-                ("offset", len(content)),
-                ("length", len(raw)),
-            ):
+            place = {"location": location, "offset": len(content), "length": len(raw)}
+            for key, value in place.items():
                 tensor.external_data.add(key=key, value=str(value))
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
             content += raw
         _saved(name, model)
         (HERE / "models/weights.bin").write_bytes(content)
-        why = (
-            "weights stand in a file beside the model"
-            + (verdict == "unknown") * " that is not read"
-        )
+        why = "weights stand in a file beside the model"
+        why += (verdict == "unknown") * " that is not read"
         yield _entry(f"weights in a file: {name}", name, "perceptron", verdict, stage, why)
     (HERE / "models/link.bin").symlink_to("weights.bin")
 

@@ -22,6 +22,7 @@ from tests.weakenings.oracles import PREMISES
 HALF_A_PAIR = 0.5**0.5
 """norm of the gradient of cross-entropy at equal logits of two classes"""
 SIGNED = replace(PREMISES, input_norm=None, input_box=(-1.0, 1.0))
+BALL = InputFact(value="x"), InputBall(shares=(0.0,))
 DOUBLED = ScopeClaim("constraint-set", ("w",), (Constraint("w", "spectral", 2.0),))
 
 
@@ -127,24 +128,23 @@ FORMS = [
          refused=[InputBall(shares=(1.5,)), InputBall(shares=())], kills=[
         ("lines.balls:InputBall.evaluate", "program.parts and ", "")]),
     # 4x of x in [0, 1]² is 4 away from 0, the image of a centre, entry by entry
-    Case("a value beside that of the centre", "y = 4 x", [InputFact(value="x"),
-         InputBall(shares=(0.0,)), form_of(VALUES, "x", "y"),
+    Case("a value beside that of the centre", "y = 4 x", [*BALL, form_of(VALUES, "x", "y"),
          BallFact(value="y", ball=1, form=2)], {"y": 32**0.5}, about={"premises": BOXED}, kills=[
         ("lines.balls:BallFact.middle", "radius = proof.radii[self.ball, chain.start]",
          "radius = 0.5 * proof.radii[self.ball, chain.start]")]),
-    Case("a ball that grew", "a = 2 x, y = 2 a", [InputFact(value="x"), InputBall(shares=(0.0,)),
+    Case("a ball that grew", "a = 2 x, y = 2 a", [*BALL,
          form_of(VALUES, "x", "a"), MovedBall(ball=1, form=2), form_of(VALUES, "a", "y"),
          BallFact(value="y", ball=1, form=4)], {"y": 32**0.5}, about={"premises": BOXED}, kills=[
         ("lines.moved_balls:MovedBall.evaluate",
          "multiply_up(chain.form.norm, proof.radii[self.ball, chain.start])",
          "proof.radii[self.ball, chain.start]")]),
-    Case("a form of another value", "a = 1 x, y = 10 x", [InputFact(value="x"),
-         InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"), BallFact(value="y", ball=1, form=2),
+    Case("a form of another value", "a = 1 x, y = 10 x", [*BALL, form_of(VALUES, "x", "a"),
+         BallFact(value="y", ball=1, form=2),
          ZeroFact(value="y", form=2)], {"y": 10.0}, about={"premises": BOXED}, kills=[
         ("lines.balls:NearFact.evaluate", "chain.stop != self.value", "False")]),
     # 0·x + x is not 0 away from that of the centre, though the first term is
     Case("a form that holds some values still", "a = 0 x, b = 1 x, y = a + b", [
-         InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"),
+         *BALL, form_of(VALUES, "x", "a"),
          MovedBall(ball=1, form=2), form_of(VALUES, "x", "b"), MovedBall(ball=1, form=4),
          form_of(COTANGENTS, "a", "y"), BallFact(value="y", ball=1, form=6)], {"y": 2**0.5},
          about={"premises": BOXED}, kills=[
