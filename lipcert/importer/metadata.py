@@ -67,8 +67,10 @@ _CALLED: Final = re.compile(
 """Names that torch.export gives to results of calls."""
 _EXPORTED: Final = "node_"
 """Prefix of the names of nodes in files of torch.export."""
-_RESULT: Final = re.compile(r"^/.+_output_\d+$")
+_RESULT: Final = re.compile(r"^/(?:.+/)?(\w+?)(?:_\d+)?_output_\d+$")
 """Names that the TorchScript exporter gives to results of nodes, here of folded nodes."""
+_OF_SIZES: Final = {"Cast", "Constant", "Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
+"""Operators of which a folded number, such as 1/√d of an attention, may come from sizes alone."""
 _STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING: Final = "_native_batch_norm_legit_functional"
@@ -145,15 +147,17 @@ class Provenance:
             return name not in self.targets
         return size == 1 and _RESULT.match(name) is not None
 
-    def is_made_up(self, name: str, node: str) -> bool:
+    def is_made_up(self, name: str, node: str, size: int) -> bool:
         """Whether an exporter of torch made up the name, for a copy or for new numbers.
 
-        node: the name of a node that reads it, which identifies the exporter.
+        node: the name of a node that reads it, which identifies the exporter. size: of the tensor,
+        which onnxruntime may have computed from parameters when it saved the file.
         """
         if not self.is_torch:
             return name.startswith("onnx::")
         is_called = node.startswith(_EXPORTED) and _CALLED.match(name) is not None
-        return is_anonymous(name) or is_called
+        result, fixed = _RESULT.match(name), _OF_SIZES if size == 1 else {"Constant"}
+        return is_anonymous(name) or is_called or (result is not None and result[1] not in fixed)
 
     def mentioned(self, node: Node) -> list[str]:
         """Return the parameters in the call from which a node was made, in order."""

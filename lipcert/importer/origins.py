@@ -253,11 +253,13 @@ def _unseen_without_notes(
     for item in readers:
         for given in item.node.inputs if item.node.op_type not in _SIZED else ():
             name = names.get(given, "")
-            if not notes.is_made_up(name, label(item.node)):
+            if not name or not notes.is_made_up(name, label(item.node), floats[name].size):
                 continue
             if item.node.op_type == "Identity":
                 names[item.node.outputs[0]] = name  # a tensor of equal numbers, stored once
-            elif not is_anonymous(name) or not _is_copy(notes, item.node, given, floats[name]):
+                continue
+            may_move = is_anonymous(name) or name.startswith("/")
+            if not may_move or not _is_copy(notes, item.node, given, floats[name]):
                 return frozenset(name for name in floats if not notes.is_statistic(name))
     return frozenset()
 

@@ -194,38 +194,27 @@ _NUMBERS: Final = "feed floats, or ids of embeddings as int64"
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _CODES: Final = (
-    (JUMPS, "LC005", _SMOOTH),
-    ("equally many examples", "LC010", "export all inputs with one batch axis, axis 0"),
-    ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
-    ("operator set", "LC003", _SUPPORTED),
-    ("it rounds to whole numbers", "LC005", _SMOOTH),
-    ("is a result without a bound", "LC005", _ALL),
-    ("it computes with whole numbers", "LC006", _ROWS),
-    ("it selects by numbers", "LC006", _ROWS),
-    ("a constant is not", "LC014", _REPAIR),
-    ("inputs and attributes do not fit", "LC016", _WELL),
-    ("does not hold numbers", "LC006", _NUMBERS),
-    (UNSUPPORTED, "LC003", _SUPPORTED),
-    ("is of type uint64", "LC006", _NUMBERS),
-    ("is not of fixed shape behind", "LC008", _STATIC),
-    ("it drops the batch axis", "LC007", _ONE_AXIS),
-    ("carry the batch in different ways", "LC008", _STATIC),
-    ("along the batch axis", "LC007", _ONE_AXIS),
-    ("epsilon is negative", "LC016", _WELL),
-    ("the file states", "LC016", _STATED),
-    ("training mode", "LC011", f"export it in evaluation mode: {EXPORT}"),
-    ("automatic padding", "LC003", "export with explicit pads"),
-    ("the shape does not fit", "LC007", _ONE_AXIS),
-    ("a reshape changes the number", "LC007", _ONE_AXIS),
-    ("a reshape spreads the batch", "LC007", _ONE_AXIS),
-    (FIXED, "LC008", _STATIC),
-    ("the size of the batch", "LC008", _FIXED_BATCH),
-    ("its updates are combined", "LC028", _SCATTERED),
-    ("it writes twice to a place", "LC028", _SCATTERED),
-    ("its exponent is not", "LC028", "no rule bounds trained exponents: write a number, as x ** 3"),
-    ("the output does not depend on the input", "LC008", "choose an output that does"),
+    ("LC005", _SMOOTH, JUMPS, "it rounds to whole numbers"),
+    ("LC010", "export all inputs with one batch axis, axis 0", "equally many examples"),
+    ("LC005", "write soft shrinkage with Relu", "it jumps at lambd"),
+    ("LC003", _SUPPORTED, "operator set", UNSUPPORTED),
+    ("LC005", _ALL, "is a result without a bound"),
+    ("LC006", _ROWS, "it computes with whole numbers", "it selects by numbers"),
+    ("LC014", _REPAIR, "a constant is not"),
+    ("LC016", _WELL, "inputs and attributes do not fit", "epsilon is negative"),
+    ("LC006", _NUMBERS, "does not hold numbers", "is of type uint64"),
+    ("LC008", _STATIC, "is not of fixed shape behind", "carry the batch in different ways", FIXED),
+    ("LC007", _ONE_AXIS, "it drops the batch axis", "along the batch axis"),
+    ("LC016", _STATED, "the file states"),
+    ("LC011", f"export it in evaluation mode: {EXPORT}", "training mode"),
+    ("LC003", "export with explicit pads", "automatic padding"),
+    ("LC007", _ONE_AXIS, "the shape does not fit", "a reshape changes", "a reshape spreads"),
+    ("LC008", _FIXED_BATCH, "the size of the batch"),
+    ("LC028", _SCATTERED, "its updates are combined", "it writes twice to a place"),
+    ("LC028", "no rule bounds trained exponents: write a number, as x ** 3", "its exponent is not"),
+    ("LC008", "choose an output that does", "the output does not depend on the input"),
 )
-"""words in the core's message → code and remedy"""
+"""code, remedy, and words in the core's message"""
 
 
 def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
@@ -260,8 +249,8 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
         return Refusal("LC007", node, op, error.reason, ACROSS)
     if isinstance(error, MixingError):
         return Refusal("LC007", node, op, error.reason, _ONE_AXIS)
-    words = ((code, remedy) for text, code, remedy in _CODES if text in error.reason)
-    code, remedy = next(words, ("LC028", _PLAIN))
+    known = (item[:2] for item in _CODES if any(text in error.reason for text in item[2:]))
+    code, remedy = next(known, ("LC028", _PLAIN))
     if _LARGE in error.reason:
         code, remedy = ("LC002" if on_data else "LC016"), _SMALLER
     return Refusal(code, node, op, error.reason, remedy)

@@ -324,6 +324,17 @@ def test_a_number_of_a_spelled_activation_may_be_trained(tmp_path, slope, more):
     assert bounds["w"] is not None
 
 
+@pytest.mark.parametrize("name", ["/f/MatMul_output_0", "/Constant_2_output_0", "/Exp_output_0"])
+def test_what_onnxruntime_computed_from_parameters_has_no_bound(tmp_path, name):
+    """It saves constant results of nodes under their names: U @ V, or e^s of a scale s."""
+    shape = () if "Exp" in name else (4,)
+    nodes = [node("Mul", ["x", name], ["h"]), node("MatMul", ["h", "w"], ["y"])]
+    proto = model(nodes, ("N", 4), {"w": weights(4, 3), name: np.full(shape, 0.5, np.float32)})
+    proto.producer_name = "pytorch"
+    analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
+    assert (analysis.network.grad_norm is None) is ("Constant" not in name)
+
+
 @pytest.mark.parametrize("producer", ["pytorch", ""])
 @pytest.mark.parametrize(
     "number",
