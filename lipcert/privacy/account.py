@@ -312,12 +312,6 @@ class Selection:
     one_trial: float | None
     best_of: Mapping[str, float | None]
 
-    @property
-    def cheapest(self) -> tuple[str, float] | None:
-        """The law with the smallest ε."""
-        known = {law: found for law, found in self.best_of.items() if found is not None}
-        return min(known.items(), key=lambda item: item[1], default=None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:

@@ -62,23 +62,17 @@ def comparison_rows(run: Account) -> Iterator[tuple[str, str]]:
 def _selection_rows(run: Account, selection: Selection) -> Iterator[tuple[str, str]]:
     if selection.one_trial is not None:
         yield "ε of one trial", f"{at_most(selection.one_trial)}, if no other trial reads the data"
-    for law, epsilon in selection.best_of.items():
-        if epsilon is not None:
-            text = _LAWS[law].format(mean=run.trials) if law in _LAWS else law
-            yield f"ε of the best of K trials, {law}", f"{at_most(epsilon)}, if {text}"
-    if selection.cheapest is None:
-        return
-    law, least = selection.cheapest
-    if run.epsilon is not None and run.epsilon <= least:
-        yield "cheaper", f"{run.trials} trials, all counted"
-        return
-    yield (
-        "cheaper",
-        f"a random number K of trials ({law}, mean {run.trials}), if K is drawn once, before and "
-        "apart from the data, the hyper-parameters of each trial are drawn from one fixed "
-        "distribution, they are compared on public data, and only the best is published: K and "
-        "the others stay secret",
-    )
+    known = {law: epsilon for law, epsilon in selection.best_of.items() if epsilon is not None}
+    for law, epsilon in known.items():
+        yield f"ε of the best of K trials, {law}", at_most(epsilon)
+    if known:
+        laws = " or ".join(text.format(mean=run.trials) for text in map(_LAWS.get, known) if text)
+        yield (
+            "provided that",
+            f"{laws}; K is drawn once, before and apart from the data, the hyper-parameters of "
+            "each trial are drawn from one fixed distribution, they are compared on public data, "
+            "and only the best is published: K and the others stay secret",
+        )
 
 
 @dataclass(frozen=True, slots=True)
