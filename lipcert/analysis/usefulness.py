@@ -162,17 +162,17 @@ def _sentence(cost: float | None, settings: Settings, seen: Observed | None) -> 
     other = "clip at a smaller norm" if clips else f"use gradient clipping ({_RIVAL})"
     if cost is None:
         return f"Not usable: no noise makes this private; {other}, or see {_SUGGEST}."
-    said = f"the noise is {times(cost)} times what clipping gradients at C = 1 needs"
-    if seen is not None:
-        said = f"against {seen.words}, {said}"
+    against = "" if seen is None else f"against {seen.words}, "
     verdict = _class(cost)
-    word = verdict.capitalize()
-    match verdict:
-        case "useful":
-            return f"{word}: {said}."
-        case "not usable":
-            return f"{word}: {said}; {other}, or see {_SUGGEST}."
-    return f"{word}: {said}; {_SUGGEST} lists cheaper ways."
+    rest = {
+        "useful": "",
+        "costly": f"; {_SUGGEST} lists cheaper ways",
+        "not usable": f"; {other}, or see {_SUGGEST}",
+    }
+    return (
+        f"{verdict.capitalize()}: {against}the noise is {times(cost)} times what clipping "
+        f"gradients at C = 1 needs{rest[verdict]}."
+    )
 
 
 def _run_remark(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from lipcert.analysis.records import stated_values
-from lipcert.core.certificate import Certificate, read_certificate
+from lipcert.core.certificate import Assumption, Certificate, read_certificate
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.steps import StepFact
 from lipcert.core.text import NOT_CHECKED, texts
@@ -60,13 +60,6 @@ _VALUES: Final = (
 def certification_document(issued: Issued, target: Path) -> doc.Document:
     """Return the answer first: where the certificate is, and what the checker says of it."""
     found = [item for item in issued.analysis.diagnostics if item.level is not Level.INFO]
-    said = texts(issued.report.assumptions)
-    assumed = tuple(
-        doc.Statement(
-            item.id, said[item.id], "checked" if item.status == "checked" else "to be accepted"
-        )
-        for item in issued.report.assumptions
-    )
     command = f"lipcert check {target} --model {issued.model_beside(target)}"
     bounds = [*_bounds(issued.certificate), *_completed(issued, target)]
     return doc.Document(
@@ -75,7 +68,7 @@ def certification_document(issued: Issued, target: Path) -> doc.Document:
         sections=doc.sections_of(
             ("", doc.Statements.of(bounds)),
             ("Warnings", doc.Findings.of(found)),
-            ("It holds if", doc.Statements(assumed)),
+            ("It holds if", _ledger(issued.report.assumptions)),
             ("", doc.Listing((f"Not checked: {NOT_CHECKED}.",))),
             ("", doc.Commands((("", command),))),
         ),
@@ -174,20 +167,11 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
             "This report does not include a check of this certificate: `lipcert check` makes one."
         )
         answers.insert(0, doc.Answer(text, doc.Tone.OPEN))
-    said = texts(certificate.assumptions)
     return doc.Document(
         "LipCert certificate",
         tuple(answers),
         sections=doc.sections_of(
-            (
-                "It holds if",
-                doc.Statements(
-                    tuple(
-                        doc.Statement(item.id, said[item.id], item.status, _tone(item.status))
-                        for item in certificate.assumptions
-                    )
-                ),
-            ),
+            ("It holds if", _ledger(certificate.assumptions)),
             ("Claims", doc.Statements.of(_bounds(certificate))),
             ("Groups", doc.tabled(_GROUPS, certificate.groups, most)),
             ("Values", doc.table(_VALUES, list(claimed_values(certificate)), most)),
@@ -242,17 +226,12 @@ def check_document(check: Check) -> doc.Document:
     """Return the verdict, what is proved, and what was done."""
     tone, headline = _VERDICTS[check.verdict]
     sentences = (f"{headline.capitalize()}.", *check.promise)
-    assumed = []
-    for item in check.assumptions:
-        accepted = item.status != "checked" and not item.open
-        status = "accepted" if accepted else item.status
-        assumed.append(doc.Statement(item.id, item.text, status, _tone(status)))
     return doc.Document(
         "LipCert check",
         tuple(doc.Answer(text, tone) for text in sentences),
         sections=doc.sections_of(
             ("Why", doc.Listing(check.reasons)),
-            ("What is assumed", doc.Statements(tuple(assumed))),
+            ("What is assumed", doc.Statements(tuple(map(_checked, check.assumptions)))),
             (
                 "What was done",
                 doc.Statements.of((x.name, "yes" if x.ok else "no") for x in check.steps),
@@ -262,8 +241,18 @@ def check_document(check: Check) -> doc.Document:
     )
 
 
-def _tone(status: str) -> doc.Tone:
-    return doc.Tone.GOOD if status in {"checked", "accepted"} else doc.Tone.OPEN
+def _ledger(assumptions: Sequence[Assumption]) -> doc.Statements:
+    """Return assumptions, each with how it is known."""
+    said = texts(assumptions)
+    items = (CheckedAssumption(x.id, x.status, said[x.id], True) for x in assumptions)
+    return doc.Statements(tuple(map(_checked, items)))
+
+
+def _checked(item: CheckedAssumption) -> doc.Statement:
+    status, tone = "to be accepted", doc.Tone.OPEN
+    if item.status == "checked" or not item.open:
+        status, tone = "checked" if item.status == "checked" else "accepted", doc.Tone.GOOD
+    return doc.Statement(item.id, item.text, status, tone)
 
 
 def check_ci(report: Report, certificate: Path, gates: Sequence[GateResult] = ()) -> CiReport:

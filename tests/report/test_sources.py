@@ -113,7 +113,7 @@ def test_an_unknown_document_is_refused() -> None:
 def test_the_status_of_assumptions_is_that_of_the_check() -> None:
     (document,) = study_documents(joined([check_source()]))
     (assumed,) = next(x for x in document.sections if x.title == "What is assumed").parts
-    assert [row.status for row in assumed.rows] == ["accepted", "declared", "checked"]
+    assert [row.status for row in assumed.rows] == ["accepted", "to be accepted", "checked"]
 
 
 def test_findings_of_a_later_version_are_refused() -> None:
