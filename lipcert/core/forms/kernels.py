@@ -104,18 +104,6 @@ def laid_out(parts: Array, reads: IndexArray, pixels: int) -> Array:
     return found.reshape(rows * taps, pixels)
 
 
-def is_contraction(matrix: Interval, inner: Array, outer: Array, check: NormCheck) -> bool:
-    """Whether ‖diag(a)·Aᵀ·diag(b)‖ ≤ 1 could be proved, for A = matrix, [above, below]."""
-    if not ((inner > 0.0).all() and (outer > 0.0).all()):
-        return False
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        weighted = matrix * exact(inner) * exact(outer[:, None])
-    try:
-        return all_at_most(weighted, 1.0, 1.0, check)
-    except ValueError:
-        return False
-
-
 def weighted_reach(
     weights: Array, reads: IndexArray, largest: Array, norm: float, groups: int
 ) -> float:

@@ -11,18 +11,14 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, round_down
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound, member
-from lipcert.core.forms.kernels import (
-    MAX_BETWEEN,
-    is_contraction,
-    kernel_factor_at_most,
-    weighted_reach,
-)
+from lipcert.core.forms.kernels import MAX_BETWEEN, kernel_factor_at_most, weighted_reach
 from lipcert.core.forms.links import Diagonal, link_of
 from lipcert.core.forms.signs import Differences, ball_of, distances, pulled
 from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.kinds import BatchNorm, PRelu
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
+from lipcert.core.lines.norms import matrix_holds
 from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.signs import differences_at, path_between
 from lipcert.core.program import Activation, IndexArray, Step
@@ -177,16 +173,18 @@ class Added:
         spend()
         if (len(outer), len(inner)) != self.matrix.shape:
             raise NotProved("its weights do not fit the steps above")
-        if not is_contraction(self.matrix, inner, outer, proof.engine.norms):
-            raise NotProved("its weights prove nothing")
-        with np.errstate(over="ignore", invalid="ignore"):
+        if not ((inner > 0.0).all() and (outer > 0.0).all()):
+            raise NotProved("its weights are not positive")
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            weighted = self.matrix * exact(inner) * exact(outer[:, None])
             slopes = kernel.slopes.magnitude()
             shares = up(slopes / inner.reshape(slopes.shape))
             reach = weighted_reach(shares, kernel.reads, kernel.largest, kernel.norm, kernel.groups)
             sizes = distances(self.vectors * exact(outer).reciprocal())
             rests = up(multiply_up(kernel.reach, kernel.steepest) * self.rests)
             found = up(up(reach * sizes) + rests)
-        if not np.isfinite(found).all():
+        holds = matrix_holds(weighted, 1.0, proof.engine.norms)
+        if not holds or not np.isfinite(found).all():
             raise NotProved("its weights prove nothing")
         return found
 
