@@ -285,7 +285,8 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
     if not report.groups:
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
     examples = total.replayed.examples
-    tried = examples or total.attacked.tallies[Family.GRADIENT] or _examined(report.checks)
+    compared = any(c.verdict is Verdict.PASS and c.name in _ON_GRADIENTS for c in report.checks)
+    tried = examples or total.attacked.tallies[Family.GRADIENT] or compared
     gap = None if ready.recorded is None else ready.recorded.gap
     if not tried or (ready.data is not None and not (ready.data.count or examples)):
         why = "there is no example to replay" if gap is None else gap
@@ -334,11 +335,6 @@ def _exceeded(
             f"[LC305] {what} is too close to its bound to tell, even in float64, in "
             f"{found.undecided} examples",
         )
-
-
-def _examined(checks: tuple[CheckReport, ...]) -> bool:
-    """Whether gradients of recorded examples were compared with what is claimed of them."""
-    return any(check.verdict is Verdict.PASS and check.name in _ON_GRADIENTS for check in checks)
 
 
 def _assumptions(claims: Claims) -> Mapping[str, str]:

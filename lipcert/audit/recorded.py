@@ -329,7 +329,7 @@ class RecordedRun:
                     found.weights[name] = step.weights_before
                     if _is_whole(step):
                         found.batches[name] = step
-                    elif _is_named(step):
+                    elif step.filled and all(b.name and b.index is not None for b in step.filled):
                         found.named[name] = step
                     elif step.filled and (step.gradients.clean or step.gradients.applied):
                         found.detailed.append(name)
@@ -491,13 +491,6 @@ def _found_examples(
         inputs.append(x)
         labels.append(tensors[LABELS].array)
     return _joined(inputs, source, INPUT), _joined(labels, source, LABELS)
-
-
-def _is_named(step: Step) -> bool:
-    """Whether the examples of all batches have a name and indices."""
-    return bool(step.filled) and all(
-        batch.name is not None and batch.index is not None for batch in step.filled
-    )
 
 
 def _require_statistics(

@@ -162,9 +162,10 @@ def _solve(
     drawn: dict[str, tuple[CurvePoint, ...]] = {}
     for name in dict.fromkeys(curves):
         drawn[name] = ()
+        total = min(_POINTS, plan.releases) if name == "steps" else _POINTS + 1
         for point in _curve(name, plan, account, wanted):
             drawn[name] += (point,)
-            shown.observe(f"ε over {name}", len(drawn[name]), _POINTS + 1)
+            shown.observe(f"ε over {name}", len(drawn[name]), total)
     return PrivacyReport(solved_for, account, drawn, account.diagnostics)
 
 
@@ -200,10 +201,7 @@ def _curve(
 
 
 def _outcome(report: PrivacyReport) -> ExitCode:
-    too_small = any(
-        finding.level is Level.ERROR and finding.code != "LC407" for finding in report.diagnostics
-    )
-    if too_small:
+    if any(item.level is Level.ERROR and item.code != "LC407" for item in report.diagnostics):
         return ExitCode.NEGATIVE
     return ExitCode.NO_VERDICT if report.privacy.epsilon is None else ExitCode.HOLDS
 

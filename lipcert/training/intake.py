@@ -217,7 +217,7 @@ def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: 
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UsageError(f"training: {source}: give (x, y), inputs and labels")
     try:
-        x = Columns(inputs=graph.arrays).inputs_of(given[0], source, _array)
+        x = Columns(inputs=graph.arrays).inputs_of(given[0], source, lambda item, _: _array(item))
         found = checked_examples(x, _array(given[1]), graph.input_shape, source)
     except NoVerdictError as error:
         raise UsageError(f"training: {error}") from error
@@ -226,7 +226,7 @@ def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: 
     return replace(found, is_private=is_private)
 
 
-def _array(item: object, _: str = "") -> np.ndarray[Any, Any]:
+def _array(item: object) -> np.ndarray[Any, Any]:
     return item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
 
 

@@ -347,23 +347,15 @@ def test_an_edit_is_found(way: str, name: str, tmp_path: Path) -> None:
     assert report.verdict is not Verdict.PASS
 
 
-SHORTER: dict[str, Callable[[Tensors], Tensors]] = {
-    "tensors": lambda g: {n: clipped({n: x}, CLIP / math.sqrt(len(g)))[n] for n, x in g.items()},
-    "entries": lambda g: {
-        n: x.clip(*(s * CLIP / math.sqrt(sum(x.size for x in g.values())) for s in (-1, 1)))
-        for n, x in g.items()
-    },
-}
+def tensors_clipped(part: Part) -> None:
+    radius = CLIP / math.sqrt(len(part.z))
+    part.adds({n: clipped({n: x}, radius)[n] for n, x in g.items()} for g in part.plain)
 
 
-@pytest.mark.parametrize("parts", SHORTER)
-def test_a_clip_that_leaves_less_than_is_declared_is_no_violation(
-    parts: str, tmp_path: Path
-) -> None:
-    edit = each(lambda part: part.adds(map(SHORTER[parts], part.plain)))
-    report = audited("gradient", edit, tmp_path / "run")
+def test_a_clip_that_leaves_less_than_is_declared_is_no_violation(tmp_path: Path) -> None:
+    report = audited("gradient", each(tensors_clipped), tmp_path / "run")
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert f"what clips of all {parts} leave" in " ".join(report.reasons)
+    assert "what clips of all tensors leave" in " ".join(report.reasons)
 
 
 @pytest.mark.sample(1)

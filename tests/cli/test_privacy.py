@@ -10,6 +10,7 @@ from lipcert.privacy.account import account_for
 from lipcert.privacy.accounting import epsilon, selection_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.privacy.selection import Law
+from lipcert.process.progress import ProgressReport
 from lipcert.report.analysis import analysis_json
 from tests.cli import issued
 from tests.report.samples import sample
@@ -67,12 +68,16 @@ def test_steps_of_an_epsilon() -> None:
     assert epsilon(PLAN.with_steps(steps), 1.5) <= 2.0 < epsilon(PLAN.with_steps(steps + 1), 1.5)
 
 
-def test_an_accountant_and_curves_may_be_asked_for() -> None:
+def test_an_accountant_and_curves_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(ProgressReport, "observe", lambda _, *counts: shown.append(counts))
     words = [*RUN, "--noise-multiplier", "1.5", "--steps", "40", "--accountant", "rdp"]
     result = found(*words, "--curve", "steps", "--curve", "noise-multiplier")
     assert result["privacy"]["accountant"] == "rdp"
     assert set(result["curves"]) == {"steps", "noise-multiplier"}
     assert result["curves"]["steps"][-1]["epsilon"] == result["privacy"]["epsilon"]
+    ends = [total for _, done, total in shown if done == total]
+    assert ends == [len(result["curves"][name]) for name in ("steps", "noise-multiplier")]
 
 
 def test_text_and_csv(tmp_path: Path) -> None:

@@ -224,6 +224,10 @@ class _Chain:
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
+        self._known: set[str] = set()
+        self._last: Step | None = None
+        self._state: Mapping[str, Updated] = {}
+        self._resumed = False
         self.updates = self.links = self.projected = 0
         self.lost: list[int] = []
         self.reasons: set[str] = set()
@@ -235,10 +239,7 @@ class _Chain:
 
     def followed(self, rank: int) -> Iterator[Finding]:
         """Report each place where something else happened."""
-        self._known: set[str] = set()
-        self._last: Step | None = None
-        self._state: Mapping[str, Updated] = {}
-        self._resumed = False
+        self._known, self._last, self._state, self._resumed = set(), None, {}, False
         for event in self._run.trace.events(rank):
             if isinstance(event, Resume):
                 self._resumed = True
@@ -294,7 +295,8 @@ class _Chain:
             return
         state = record.state.tensors()
         counts = [array for name, array in state.items() if name.startswith("step@")]
-        if last is None and any(np.any(array) for array in counts or state.values()):
+        begun = any(np.any(array) for array in counts or state.values())
+        if last is None and (begun or any(np.ptp(exact(x)) for x in state.values() if x.size)):
             text = f"starts from a state of {record.kind} after steps that are not recorded"
             yield self._undecided(step, text, "go on with the trace of these steps, in its folder")
         if last is None or self._resumed:

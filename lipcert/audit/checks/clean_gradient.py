@@ -225,10 +225,7 @@ class _Comparison:
         check, verdict, what = _CHECK, Verdict.VIOLATION, f"the clean gradient of {name}"
         times = f"{what} is {self.alpha:.6g} times what its examples should add up to"
         if self.extra:
-            message = (
-                f"the gradient of {self.extra[0]!r} at {name} is released, and the bounded "
-                "network has no such parameter"
-            )
+            message = f"{self.extra[0]!r}, released at {name}, is not in the bounded network"
             remedy = "bound the network that is trained, or freeze the tensor"
         elif self.is_factor and self.alpha > 1.0:
             check = _CONTRIBUTED
@@ -251,9 +248,7 @@ class _Comparison:
                 f"example {place} of the batch of {name} contributes {factor:.6g} times what "
                 "the clip leaves of its gradient"
             )
-            remedy = (
-                "clip by the norm of the whole gradient, in float32, and weight examples before"
-            )
+            remedy = "clip by the norm of the whole gradient in float32, and weight examples before"
         elif not d <= a:
             is_clear = not d <= self.s * _KINKS + a
             verdict = Verdict.VIOLATION if is_clear else Verdict.INCONCLUSIVE
@@ -261,10 +256,7 @@ class _Comparison:
                 f"{what} is not the sum of the gradients of its examples: it is {d:.4g} away, "
                 f"where rounding explains {a:.2g}"
             )
-            remedy = (
-                "look for layers that mix examples (batch statistics), dropout, or another loss or "
-                "network than the exported one"
-            )
+            remedy = "look for batch statistics, dropout, another loss or another network"
         else:
             verdict, remedy = Verdict.PASS, ""
             message = (

@@ -43,7 +43,8 @@ uniform subset of B. Compared:
     levels, spread  of the numbers of batches that examples are in, as above
     labels     V of the numbers of draws of each label, in each batch and in all
     sets       how often examples of a set are drawn, two-sided: 2, 4, … 64 parts of the data,
-               every m-th example, m = 2 … 16, from each place on, and those of each label
+               every m-th example, m = 2 … 16, from each place on, and those of each label; in all
+               steps, in their first half and in their second
     neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, two-sided, for all t, even t,
                and odd t; fewer lags if this would compare more than 2²⁵ members
     pairs      |S_s ∩ S_t| for every two of up to 512 steps, spread over the run, two-sided
@@ -175,8 +176,7 @@ def _test(
 ) -> ChanceTest:
     """Return a test for the rarest of this many: what it saw, and what that means."""
     log_chance = min(0.0, log_chance + math.log(many))
-    power = power_of_ten(log_chance)
-    text = f"{what}, which has at most the probability {power}{why}"
+    text = f"{what}, which has at most the probability {power_of_ten(log_chance)}{why}"
     return ChanceTest(log_chance, text, numbers=numbers)
 
 
@@ -257,7 +257,7 @@ def member_tests(
     is_ordered: bool = True,
     labels: _Numbers | None = None,
 ) -> Iterator[ChanceTest]:
-    """Yield the rarest observation of each of the nine tests.
+    """Yield the rarest observation of each of the eleven tests.
 
     is_ordered: whether examples are numbered as in the data set. labels: of all of them, if known.
     """
@@ -274,7 +274,8 @@ def member_tests(
     yield _spread([(steps, rate, places, counts)], of, more)
     yield _together(dataset, rate, members, more)
     if is_ordered:
-        yield _sets(dataset, rate, drawn, steps, labels)
+        for some in (members, members[: steps // 2], members[steps // 2 :]):
+            yield _sets(dataset, rate, some, labels)
         other = rate if is_poisson else max(0.0, (rate * dataset - 1.0) / (dataset - 1))
         yield _apart(dataset, rate * other, members)
     if labels is not None:
@@ -332,10 +333,9 @@ def _together(dataset: int, rate: float, members: Members, more: float) -> Chanc
     )
 
 
-def _sets(
-    dataset: int, rate: float, drawn: _Numbers, steps: int, labels: _Numbers | None
-) -> ChanceTest:
+def _sets(dataset: int, rate: float, members: Members, labels: _Numbers | None) -> ChanceTest:
     """Return the rarest number of draws from a part of the data, every m-th example, or a label."""
+    drawn = np.concatenate([np.zeros(0, dtype=np.int64), *(index for _, index in members)])
     cuts = [(n, drawn * n // dataset, np.diff(-(-dataset * np.arange(n + 1) // n)))
             for n in (2, 4, 8, 16, 32, 64)]  # fmt: skip
     cuts += [(m, drawn % m, (dataset - np.arange(m) + m - 1) // m) for m in range(2, 17)]
@@ -348,7 +348,7 @@ def _sets(
         cuts.append((len(names), label[drawn], sizes))
         what += [f"draws are of the examples of label {name}" for name in names]
     counts = np.concatenate([np.bincount(at, minlength=n) for n, at, _ in cuts])
-    trials = steps * np.concatenate([sizes for _, _, sizes in cuts])
+    trials = len(members) * np.concatenate([sizes for _, _, sizes in cuts])
     why = ": examples are not drawn with equal probability"
     return _rarest_count(counts, trials, rate, what, why)
 

@@ -61,6 +61,7 @@ _AS_ONE: Final = 2.0**-18
 _CLIPPED: Final = 2.0**-10
 _Tensors = Mapping[str, npt.NDArray[Any]]
 _Multiple = tuple[float, float] | None
+"""c and ‖n‖; None: not known"""
 _Pairs = Mapping[str, tuple[FloatArray, FloatArray]]
 """Applied and noised gradients."""
 
@@ -72,7 +73,8 @@ def released(run: RecordedRun) -> Iterator[Finding]:
     for step in run.steps:
         clean, noised, applied = step.gradients.tensors()
         pairs = {n: (exact(applied[n]), exact(noised[n])) for n in sorted({*noised} & {*applied})}
-        multiples.append(_multiple(pairs))
+        length = _length([n for _, n in pairs.values()])
+        multiples.append((_factor(pairs), length) if 0.0 < length < math.inf else None)
         if noised and applied:
             compared += 1
             faults += _never_noised(run, step, clean, noised, applied)
@@ -131,12 +133,6 @@ def _is_clip(found: list[tuple[float, float]], largest: float) -> bool:
     clipped = [not _are_one([factor, largest]) for factor, _ in found]
     radii = [length for length, is_cut in zip(lengths, clipped, strict=True) if is_cut]
     return _are_one(radii, _CLIPPED) and max(lengths) <= min(radii) * (1.0 + _CLIPPED)
-
-
-def _multiple(pairs: _Pairs) -> _Multiple:
-    """Return c and ‖n‖; None: not known."""
-    length = _length([n for _, n in pairs.values()])
-    return (_factor(pairs), length) if 0.0 < length < math.inf else None
 
 
 def _private(run: RecordedRun, step: Step, size: int) -> Iterator[float]:

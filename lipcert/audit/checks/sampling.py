@@ -42,9 +42,9 @@ from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.privacy.plan import Sampling
 from lipcert.search.pullbacks import work
 
-OF_EACH: Final = SHARE / 13.0
-"""The share of each test: four are of sizes, nine of members. Those of scores, and of numbers that
-follow private ones (`released`), have as much each of the share of ε."""
+OF_EACH: Final = SHARE / 15.0
+"""The share of each test: four are of sizes, eleven of members. Those of scores, and of numbers
+that follow private ones (`released`), have as much each of the share of ε."""
 _CHECK: Final = Check(
     "LC311",
     "schedule",

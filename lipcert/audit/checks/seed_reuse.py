@@ -7,6 +7,9 @@ which also find scaled or negated copies. In all releases whose noise is recorde
     all steps  the noises on one tensor in every two releases, as sketches (below)
     in time    the sketches of one tensor, one after another, and the same shifted by any number of
                entries: noise that depends on that of earlier steps
+    linked     the sketches of every two tensors, and the halves of each, at the first 256 steps:
+               whether steps that are alike in one are alike in the other (below): noise that
+               follows from that on other entries, in one way at all steps
 
 and in the first 24 of them between
 
@@ -23,9 +26,9 @@ Each noise contributes its first 2²⁰ entries there; each of the five stops wh
 At most 2²³ entries are held for that, 2²² of one release; of other noises the first 2048.
 
 Each noise z is also compared by its magnitudes: y with P(|Z| ≤ |z|) = P(Y ≤ y) has independent
-entries N(0, 1), too, if z has. This finds noises that share magnitudes or sizes and not signs. The
-size of z has to be as stated, up to 6 deviations, and known from 1000 entries: a misstated
-deviation, which `noise` reports, gives y a mean.
+entries N(0, 1), too, if z has. This finds noises that share magnitudes or sizes and not signs. From
+1000 entries on; where the mean of y is off by more than 6 deviations, as for a misstated deviation
+or another shape, which `noise` reports, it is taken away.
 
 Threshold: the probability of the cosine at every shift is exact (below). A comparison takes the
 union bound of its shifts, and rejects below one `SHARE` divided by the number of comparisons, which
@@ -61,6 +64,12 @@ noises with a common share have on average the same cosine in the sketch. Every 
 and independent of the other. What rounding may have moved, e entry by entry, is propagated, and
 counts in favour of the run: |⟨a, b⟩| is less by at most ‖a‖‖f‖ + ‖e‖‖b‖ + ‖e‖‖f‖.
 
+Linked noises: x_t and y_t, of k entries, in units of their deviations, at T steps. Given the x_t,
+Q = Σ_{s≠t} ⟨x_s, x_t⟩⟨y_s, y_t⟩ is a quadratic form of k independent vectors N(0, 1) of T entries,
+so that E exp(λQ) = Π(1 − 2λμ)^(−k/2) over the eigenvalues μ of the matrix ⟨x_s, x_t⟩, 0 on its
+diagonal; Chernoff's bound takes this. If y_t = R·x_t, the mean of Q is T(T − 1)·‖R‖_F². Rounding,
+of y by F in all, moves Q by at most (2‖y‖‖F‖ + ‖F‖²)·max|μ|.
+
 Repeated values: whether one noise has the magnitudes of another, in any order. Entries of two
 noises are independent N(0, 1) in units of their deviations. Then |z| has a density of at most 0.8.
 Compared: the magnitudes a_k of K ≤ 2^12 entries of the first noise, with those of the first 2^16
@@ -85,7 +94,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, pairwise, product
+from itertools import chain, combinations, combinations_with_replacement, islice, pairwise, product
 from typing import Final, Self
 
 import numpy as np
@@ -95,7 +104,7 @@ from scipy.special import betainc, ndtr, ndtri
 from scipy.stats import beta
 
 from lipcert.audit.checks.axes import folded
-from lipcert.audit.checks.chance import SHARE, ChanceTest, log_hits, power_of_ten
+from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, power_of_ten
 from lipcert.audit.checks.noise import AddedNoise, added_noises
 from lipcert.audit.checks.run_check import Finding, run_check
 from lipcert.audit.recorded import RecordedRun
@@ -398,6 +407,9 @@ _CHECK: Final = Check(
 _NOISE: Final = "the noise on"
 _SIZES: Final = "the magnitudes of the noise on"
 _FEWEST: Final = 1000
+_LINKED: Final = 256
+_WITHIN: Final = 126.0
+"""More than twice the steepest slope, so that all moments exist."""
 _AS_STATED: Final = 6.0
 _MOST_RELEASES: Final = 24
 _WHOLE: Final = 1 << 20
@@ -430,6 +442,7 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     noises = [(run.name(s), s.noise) for s in run.steps if s.noise and s.noise.generator]
     releases, sketches = _recorded(run)
     tests = [*_shifted(releases), *(test for item in sketches for test in item.tests())]
+    tests += _linked(sketches)
     yield from _states(noises)
     if len(noises) < 2 and not tests:
         yield "no two steps record the state of the generator or their noise"
@@ -444,6 +457,33 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
         f"in {len(tests)} comparisons of recorded noises none are correlated"
         f"{_power(sketches, share)}"
     )
+
+
+def _linked(sketches: list[Sketches]) -> Iterator[ChanceTest]:
+    """Test whether the noise on one tensor, or on half of it, follows from that on another."""
+    plain = ((item, item.in_time()) for item in sketches if item.name.startswith(_NOISE))
+    pieces = [(item, piece) for item, piece in plain if piece is not None]
+    for (one, first), (other, second) in islice(combinations_with_replacement(pieces, 2), _LINKED):
+        if one.places == other.places:
+            parts, step = (first.noise, second.noise, second.moved), 1 + (one is other)
+            x, y, off = (part.reshape(len(one.places), -1)[:_LINKED] for part in parts)
+            chance = _log_linked(x[:, ::step], y[:, step - 1 :: step], float(np.linalg.norm(off)))
+            text = f"{other.name} follows from {one.name}, in one way at all steps: a chance of"
+            yield ChanceTest(chance, f"{text} at most {power_of_ten(chance)}")
+
+
+def _log_linked(x: FloatArray, y: FloatArray, moved: float) -> float:
+    """Return ln of a bound of the probability of Q; moved is ‖F‖."""
+    form, count = x @ x.T, y.shape[1]
+    np.fill_diagonal(form, 0.0)
+    sizes = np.linalg.eigvalsh(form)
+    slack = (2.0 * float(np.linalg.norm(y)) + moved) * moved * float(np.max(np.abs(sizes)))
+    unit = _WITHIN * max(float(sizes[-1]), 1e-300)
+
+    def log_moment(slope: float) -> float:
+        return float(-count / 2.0 * np.log1p(-2.0 * slope / unit * sizes).sum())
+
+    return log_chernoff(log_moment, (float(np.vdot(form, y @ y.T)) - slack) / unit, upper=True)
 
 
 def _power(sketches: Iterable[Sketches], share: float) -> str:
@@ -514,11 +554,8 @@ def _both(item: AddedNoise) -> Iterator[tuple[str, Piece, float | None]]:
     if not item.std or len(item.noise) < _FEWEST:
         return
     size, e = np.abs(item.noise) / item.std, item.moved / item.std
-    degrees = len(size)
-    if abs(float(size @ size) - degrees) > _AS_STATED * math.sqrt(2.0 * degrees):
-        return
     y, low, high = map(_as_rare, (size, np.maximum(size - e, 0.0), size + e))
-    if abs(float(np.sum(y))) > _AS_STATED * math.sqrt(degrees):
+    if abs(float(np.sum(y))) > _AS_STATED * math.sqrt(len(size)):
         y, low, high = (part - np.mean(y) for part in (y, low, high))
     yield _SIZES, Piece(y, np.maximum(high - y, y - low)), 1.0
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -184,6 +184,19 @@ def test_a_step_that_does_more_than_its_optimizer_is_found(tmp_path: Path) -> No
     found = followed(tmp_path / "t", optimizer=partial(Unnoised, lr=0.2), detail=3)
     assert {report.verdict for report in found.reports} == {Verdict.VIOLATION}
     assert "from what torch.optim.sgd.SGD computes from its gradient" in found.reports[0].message
+
+
+def begun(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    made = torch.optim.Adagrad(parameters, 0.1)
+    for state in made.state.values():
+        state["sum"].view(-1)[0] += 0.01
+    return made
+
+
+def test_a_state_that_is_not_new_is_no_pass(tmp_path: Path) -> None:
+    found = followed(tmp_path / "t", optimizer=begun, detail=1)
+    assert {report.verdict for report in found.reports} == {Verdict.INCONCLUSIVE}
+    assert "after steps that are not recorded" in found.reports[0].message
 
 
 def test_weights_of_an_earlier_step_come_back_for_a_reason(tmp_path: Path) -> None:

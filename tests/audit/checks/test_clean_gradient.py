@@ -1,5 +1,6 @@
 """The sum of gradients that cancel against a decay inside the clip, and one that is not the sum."""
 
+import math
 import warnings
 from pathlib import Path
 
@@ -155,14 +156,16 @@ def test_factors_of_as_many_examples_as_entries_explain_nothing(entries: int) ->
     assert found[1] == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("what", ["gradients", "entries"])
 @pytest.mark.parametrize(("share", "is_shorter"), [(0.8, True), (1.2, False)])
 def test_a_smaller_radius_explains_what_fewer_gradients_pass(
-    share: float, is_shorter: bool
+    share: float, is_shorter: bool, what: str
 ) -> None:
     rows = np.random.default_rng(0).standard_normal((6, 40)) * np.arange(1.0, 7.0)[:, None]
-    lengths = np.linalg.norm(rows, axis=1)
-    radius = float(np.median(lengths))
-    theirs = (rows * np.minimum(1.0, share * radius / lengths)[:, None]).sum(0)
-    found = clean_gradient._shorter(rows, [30, 10], theirs, radius, 1e-5)
+    lengths = np.linalg.norm(rows, axis=1)[:, None] if what == "gradients" else np.abs(rows)
+    radius, parts = float(np.median(lengths)), 1 if what == "gradients" else 40
+    theirs = (rows * np.minimum(1.0, share * radius / lengths)).sum(0)
+    most = radius * math.sqrt(parts)
+    found = clean_gradient._shorter(rows, [30, 10], theirs, most, 1e-5)
     assert (found is not None) is is_shorter
-    assert found is None or found == ("gradients", pytest.approx(share * radius, rel=1e-5))
+    assert found is None or found == (what, pytest.approx(share * radius, rel=1e-5))

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.seed_reuse import (
-    Piece,
-    best_correlation,
-    own_correlation,
-    unshifted,
-)
+from lipcert.audit.checks.seed_reuse import Piece, best_correlation, own_correlation, unshifted
 
 
 def piece(noise: np.ndarray, moved: float = 0.0) -> Piece:

@@ -319,6 +319,22 @@ def test_independent_noises_are_not_alike() -> None:
     assert min(least) > 1e-6
 
 
+@pytest.mark.parametrize(("follows", "moved"), [(True, 0.0), (True, 3.0), (False, 0.0)])
+def test_noise_that_follows_from_other_noise_is_seen(follows: bool, moved: float) -> None:
+    random = np.random.default_rng(0)
+    public = random.standard_normal((60, 300)) / math.sqrt(300)
+    one, other = (Sketches.of(f"the noise on {size}", size, 1) for size in (300, 60))
+    for step in range(40):
+        z, y = random.standard_normal(300), random.standard_normal(60)
+        one.take(str(step), Piece(z, np.zeros(300)), 1.0)
+        other.take(str(step), Piece(public @ z if follows else y, np.full(60, moved)), 1.0)
+    module = sys.modules["lipcert.audit.checks.seed_reuse"]
+    chances = [test.log_chance for test in module._linked([one, other])]
+    assert (len(chances), min(chances) < math.log(1e-9)) == (3, follows and not moved)
+    right = [module._log_linked(*random.standard_normal((2, 12, 60)), moved) for _ in range(200)]
+    assert np.mean(np.array(right) < math.log(0.05)) < 0.1
+
+
 def repeated(name: str, step: int, drawn: torch.Tensor, std: float) -> torch.Tensor:
     """Each noise again after thirty steps."""
     generator = torch.Generator().manual_seed(100 * len(name) + step % 30)
