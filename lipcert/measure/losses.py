@@ -10,7 +10,6 @@ from functools import singledispatch
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.entries import (
@@ -33,7 +32,7 @@ from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.core.losses.tokens import of_token, scores_of, token_share
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
-from lipcert.measure.lowering.functions import SOFTPLUS_GUARD, with_clipped_cotangent
+from lipcert.measure.lowering.functions import SOFTPLUS_GUARD, functional, with_clipped_cotangent
 
 
 def per_example_loss(

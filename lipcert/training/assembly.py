@@ -316,9 +316,11 @@ class _Assembly:
         for handle in network.outputs.join_in_training(network.module):
             self.undo.callback(handle.remove)
         sameness = SameNetwork(self.model, network, bounds.graph, trained)
-        guard = StepGuard(network.module, trained, calibration.settings, sameness)
-        own = enforcement.forward if self.model is network.module else None
-        hooks = Hooks(self.model, guard, plan, instead=own)
+        guard = StepGuard(
+            network.module, trained, calibration.settings, sameness, enforcement.forward
+        )
+        is_bare = enforcement.forward is not None and self.model is network.module
+        hooks = Hooks(self.model, guard, plan, is_bare=is_bare)
         self.undo.callback(hooks.remove)
         self.undo.callback(_forget_compiled)
         _forget_compiled()

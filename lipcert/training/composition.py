@@ -6,7 +6,8 @@ the process and on parameters), the tensor behind every name, and everything tha
 parts and of classes hold: numbers and strings, also inside containers and objects, and tensors, of
 which it keeps copies. Objects are compared by identity and kept alive, so that no new object can be
 mistaken for an old one. What code reads elsewhere is not seen: global variables, variables of an
-enclosing function, or what an object within an object within an object holds.
+enclosing function, or what an object within an object within an object holds. No release depends on
+it: the gradient is that of the bounded graph.
 
 `KeptNumbers` compares the numbers themselves with those of the last step. It does not use torch's
 counters of writes, because writes through `.data` and numpy bypass them. The comparisons never
@@ -237,8 +238,6 @@ def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str 
     return None if place is None else list(known)[place]
 
 
-Copies: TypeAlias = list[tuple[Tensor, Tensor]]
-"""Tensors, each with a copy of it."""
 _Look: TypeAlias = Callable[[Any], Iterable[object]]
 _SIMPLE: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _OPAQUE: Final = (
@@ -269,7 +268,7 @@ class Composition:
         while self._waiting:
             self._add(*self._waiting.popleft())
         self._kinds = [type(item) for item in self._objects]
-        self._copies: Copies = [(item, item.detach().clone()) for item in self._unregistered()]
+        self._copies = [(item, item.detach().clone()) for item in self._unregistered()]
 
     def is_present(self) -> bool:
         """Whether everything is unchanged, except the numbers of parameters and buffers."""
@@ -285,12 +284,8 @@ class Composition:
                 for item, is_trained, is_hooked in self._tensors
             )
             and all(array.tobytes() == known for array, known in self._arrays)
-            and are_copies(self._copies)
+            and all(are_equal(item, copy) for item, copy in self._copies)
         )
-
-    def copies(self) -> Copies:
-        """Copy the tensors that are neither parameters nor buffers."""
-        return [(item, item.detach().clone()) for item, _ in self._copies]
 
     def _unregistered(self) -> Iterator[Tensor]:
         """Yield tensors that share no storage with a parameter or a buffer."""
@@ -354,11 +349,6 @@ class Composition:
             self._empty.append(holder)
         if depth <= _DEPTH:
             self._waiting += [(item, depth) for item in known]
-
-
-def are_copies(pairs: Copies) -> bool:
-    """Whether no tensor was written to since it was copied."""
-    return all(are_equal(item, copy) for item, copy in pairs)
 
 
 def _entries(holder: Mapping[object, object]) -> Iterator[object]:

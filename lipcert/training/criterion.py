@@ -25,7 +25,7 @@ from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.losses import per_example_loss
 from lipcert.training.clipping.gradients import Asked
 from lipcert.training.composition import is_finite
-from lipcert.training.guards import Passing, StepGuard
+from lipcert.training.guards import Passing, StepGuard, kept_as_they_are
 from lipcert.training.network import joined_labels
 
 Labels: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -88,7 +88,8 @@ class PrivateLoss(nn.Module):
         passing = self._guard.losing(logits)
         if self._gradients is not None:
             return self._clipped(self._gradients, logits, admissible, passing)
-        total = per_example_loss(self._loss, passing.output, admissible, self._clip).sum()
+        with kept_as_they_are():
+            total = per_example_loss(self._loss, passing.output, admissible, self._clip).sum()
         return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 
     def _clipped(

@@ -11,8 +11,8 @@ bounds hold at these weights; the radii are computed from noised weights, and ar
 
 import math
 from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Final
 
 import torch
@@ -22,13 +22,19 @@ from torch.utils.hooks import RemovableHandle
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.kinds import Sort
 from lipcert.diagnostics import EXPORT
-from lipcert.errors import LipCertError, UsageError
-from lipcert.graph.ir import Graph
+from lipcert.errors import UsageError
+from lipcert.graph.ir import Graph, parameters_of
 from lipcert.measure.gradient_norms.plan import channels_last, prefers_channels_last
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping.backprop import install_clips
-from lipcert.training.clipping.gradients import Asked, ClippedGradients, ClipRule, LiveNetwork
+from lipcert.training.clipping.gradients import (
+    Asked,
+    ClippedGradients,
+    ClipRule,
+    derived,
+    in_one_piece,
+)
 from lipcert.training.clipping.single import SingleGradients
 from lipcert.training.mechanisms import (
     BackpropClipping,
@@ -101,11 +107,11 @@ class Enforcement:
 
     project: called after the step. present: returns the noise for a release at the present weights.
     gradients: given the batch that went forward and its labels, returns the sum of clipped
-    gradients by the module's names; None if the module's own backward pass computes what is
-    released. forward: returns the output for a batch from a pass that `gradients`, or autograd,
-    completes, so that the module need not run its own; None if it has to. handles: hooks in the
-    module. weight_decay: λ of ∇ℓ + λθ, if that is what is clipped. masked: names of the parts whose
-    dropout masks are drawn in every forward pass.
+    gradients by the module's names; None if autograd differentiates the pass. forward: returns the
+    output for a batch from a pass of the bounded graph that `gradients`, or autograd, completes;
+    None if it has to be the module's own. handles: hooks in the module. weight_decay: λ of ∇ℓ + λθ,
+    if that is what is clipped. masked: names of the parts whose dropout masks are drawn in every
+    forward pass.
     """
 
     project: Callable[[], None]
@@ -138,7 +144,7 @@ def enforced(
         network.tensors(),
         orthogonalize=mechanism.orthogonalize if isinstance(mechanism, Clipless) else 0,
     )
-    forward = _forward(network, planned.bounds.graph)
+    forward = bounded_pass(network, planned.bounds.graph)
     if not isinstance(mechanism, WeightClipping):
         return Enforcement(projector.project, lambda: planned, forward=forward)
     trained = [name for name, item in planned.bounds.graph.parameters.items() if item.trainable]
@@ -153,19 +159,41 @@ def enforced(
     return Enforcement(projector.project, noise.present, forward=forward)
 
 
-def _forward(network: TrainedNetwork, graph: Graph) -> Callable[[Tensor], Tensor] | None:
-    """Return a pass of the graph with channels last, if it is faster so and reads the parameters
-    themselves, by which autograd differentiates it. Sorted groups of channels would be slower."""
-    with suppress(LipCertError), torch.enable_grad():  # not of tensors of several types, say
-        shared, of_one = LiveNetwork.of(graph, network.tensors()), network.is_of_one_tensor
-        known = shared.present()
-        sorts = any(isinstance(node.op, Sort) for node in graph.nodes)
-        is_faster = not sorts and prefers_channels_last(graph, known.dtype, known.device)
-        if is_faster and shared.is_shared and of_one:
-            own = {**known.parameters, **network.leaves()}
-            live = LoweredNetwork.sharing(graph, own, next(iter(known.parameters.values())))
-            return lambda x: live.forward(channels_last(x))
-    return None
+def bounded_pass(network: TrainedNetwork, graph: Graph) -> Callable[[Tensor], Tensor]:
+    """Return the forward pass of the bounded graph on the live parameters.
+
+    Autograd differentiates it, so that what is released is the gradient of the very graph whose
+    bounds set the noise, whatever the module's own code reads and does. Parameters that no operand
+    reads where they lie in memory are read anew in each pass. On several devices, the first one
+    computes; of several types, the widest.
+    """
+    live, numbers = network.leaves(), parameters_of(graph)
+    leaves = [live[name] for name in numbers if name in live]
+    dtype = reduce(torch.promote_types, (leaf.dtype for leaf in leaves))
+    like = torch.empty((), dtype=dtype, device=leaves[0].device)
+    fixed = {
+        name: torch.from_numpy(own.copy()).to(like)
+        for name, own in numbers.items()
+        if name not in live
+    }
+
+    def present() -> Mapping[str, Tensor]:
+        return fixed | {name: in_one_piece(live[name].to(like)) for name in numbers.keys() - fixed}
+
+    with torch.enable_grad():
+        held = present()
+        pass_ = LoweredNetwork.sharing(graph, held, like)
+    follows = not derived(pass_) and all(held[name] is live[name] for name in held.keys() - fixed)
+    prefers = prefers_channels_last(graph, dtype, like.device)
+    sorts = any(isinstance(node.op, Sort) for node in graph.nodes)  # slower in that layout
+
+    def forward(x: Tensor) -> Tensor:
+        is_real = x.is_floating_point() and not graph.parts  # whose numbers may be ids
+        given = x.to(dtype) if is_real else x
+        given = channels_last(given) if prefers and not sorts else given
+        return (pass_ if follows else pass_.at(present())).forward(given)
+
+    return forward
 
 
 def _norms(projector: Projector, free: Mapping[str, Tensor]) -> Mapping[str, float]:
@@ -236,7 +264,8 @@ def _clipped(
 def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:
     graph = planned.bounds.graph
     handles = install_clips(network.module, graph, network.matches)
-    return Enforcement(_nothing, lambda: planned, handles=handles)
+    forward = bounded_pass(network, graph)
+    return Enforcement(_nothing, lambda: planned, forward=forward, handles=handles)
 
 
 def _nothing() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -39,6 +40,8 @@ _EXAMPLES: Final = 2
 _SHOWN: Final = 300
 _HINTS: Final = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}
 """Arguments that tell whether a mask is causal; they select a kernel and never change a result."""
+OF_RUN: Final = "_lipcert_own"
+"""Attribute of a forward() by which a run replaces the module's own: that one."""
 _Arguments = Sequence[inspect.Parameter]
 
 
@@ -275,11 +278,16 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def _bare_copy(module: nn.Module) -> nn.Module:
-    """Copy a module without the hooks around its forward passes, which belong to a run."""
+    """Copy a module without the hooks around its forward passes, and without what stands in place
+    of its forward(): they belong to a run."""
     kinds = ("_forward_hooks", "_forward_pre_hooks")
     held = [(part, kind, getattr(part, kind)) for part in module.modules() for kind in kinds]
     for part, kind, hooks in held:
         setattr(part, kind, type(hooks)())
+    forward = vars(module).get("forward")
+    if isinstance(forward, FunctionType) and OF_RUN in vars(forward):
+        held.append((module, "forward", forward))
+        module.forward = vars(forward)[OF_RUN]
     try:
         return copied(module)
     finally:

@@ -7,23 +7,25 @@ too small.
 
 Invariants: a release goes through only if every example of the drawn batch went exactly once
 through the network in training mode, through the criterion and back, at the weights that the last
-step left, and if the gradient is exactly what the criterion left there. Only the criterion has the
-output itself, so that no hook and no further term of the loss can reach the network through the
-caller's copy. Settings that are active around a pass (autocast, modes that intercept functions or
-kernels of torch, hooks on saved tensors) are accepted only if they change no number: the default
-device, and torch's own ways to offload saved tensors or to compute them again.
+step left, and if the gradient is exactly what the criterion left there. The pass is that of the
+bounded graph, on a copy of the examples that the module's code never has, and beyond the reach of
+hooks on saved tensors. Only the criterion has its output, so that no hook and no further term of
+the loss can reach the network through the caller's copy. Autocast, and modes that intercept
+functions or kernels of torch, are refused around what is released, except for the default device.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -41,8 +43,6 @@ from lipcert.training.composition import (
 from lipcert.training.modes import refuse_active
 from lipcert.training.same_network import SameNetwork
 
-_KEEPING: Final = ("torch.autograd.graph", "torch.utils.checkpoint")
-"""Modules whose hooks return saved tensors unchanged."""
 NO_NUMBER: Final = (
     "NaN or infinite, which no noise hides; lower the learning rate, or look for examples that are "
     "not finite"
@@ -70,22 +70,28 @@ def refuse_autocast(device: torch.device) -> None:
 
 
 def refuse_modes() -> None:
-    """Raise UsageError for active modes and hooks of this thread that intercept every operation."""
+    """Raise UsageError for active modes of this thread that intercept every operation."""
     functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [mode for mode in functions if type(mode) is not DeviceContext]
     modes += _get_current_dispatch_mode_stack()
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    what = ""
     if modes:
-        what = f"the mode {type(modes[-1]).__name__}"
-    elif hooks is not None and any(hook.__module__ not in _KEEPING for hook in hooks):
-        what = f"saved_tensors_hooks ({', '.join(hook.__qualname__ for hook in hooks)})"
-    if what:
         raise UsageError(
-            f"training: {what} is active around the forward or the backward pass, and may change "
-            "what is computed, so the gradient may not be that of the network that was bounded; "
-            "exit the `with` block before the step, or use it only around evaluation"
+            f"training: the mode {type(modes[-1]).__name__} is active around the forward or the "
+            "backward pass, and may change what is computed, so the gradient may not be that of "
+            "the network that was bounded; exit the `with` block before the step, or use it only "
+            "around evaluation"
         )
+
+
+def kept_as_they_are() -> AbstractContextManager[object]:
+    """Keep hooks on saved tensors, such as those of a checkpoint around the module, from what is
+    computed inside the block."""
+    is_hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return saved_tensors_hooks(_same, _same) if is_hooked else nullcontext()
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 class _Detached(Function):
@@ -120,6 +126,8 @@ class _CurrentBatch:
     returned: int = 0
     """Examples whose backward pass has begun."""
     inputs: Tensor | None = None
+    output: Tensor | None = None
+    """Of the bounded graph, in the place of the module's own."""
     is_open: bool = False
     """Whether a forward pass has begun whose output is awaited."""
     last: Passing | None = None
@@ -167,7 +175,8 @@ class Passing:
 class StepGuard:
     """Watches one module and the parameters that its optimizer trains.
 
-    trained: the trained parameters, by name.
+    trained: the trained parameters, by name. bounded: returns the output of the bounded graph; None
+    if the module's own is released.
     """
 
     def __init__(
@@ -176,11 +185,13 @@ class StepGuard:
         trained: Mapping[str, nn.Parameter],
         settings: Settings,
         sameness: SameNetwork,
+        bounded: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._module = module
         self._trained = dict(trained)
         self._settings = settings
         self._sameness = sameness
+        self._bounded = bounded
         self._numbers = KeptNumbers(module, self._trained)
         self._batch: _CurrentBatch | None = None
         self._sums: dict[str, Tensor] = {}
@@ -194,6 +205,11 @@ class StepGuard:
     def is_still(self) -> bool:
         """Whether the module was found unchanged when the last forward pass began."""
         return self._sameness.is_still
+
+    @property
+    def output(self) -> Tensor | None:
+        """What the bounded graph returned for the last input; None if it is not evaluated."""
+        return None if self._batch is None else self._batch.output
 
     @property
     def inputs(self) -> Tensor:
@@ -210,7 +226,10 @@ class StepGuard:
 
     def entering(self, x: Tensor) -> Tensor:
         """Check the start of a forward pass in training mode; return an admissible private copy of
-        x."""
+        x.
+
+        The bounded graph is evaluated on another copy, which no code of the module sees.
+        """
         batch = self._current_batch("a forward pass in training mode")
         masks = self._settings.enforced.clips_gradients
         if not masks:  # gradient clipping sums what it has measured
@@ -221,8 +240,11 @@ class StepGuard:
         batch.entered += len(x)
         batch.is_open = True
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
-        self._sameness.require_apart(batch.inputs)
-        return batch.inputs
+        if self._bounded is None:
+            return batch.inputs
+        with kept_as_they_are():
+            batch.output = self._bounded(batch.inputs)
+        return batch.inputs.clone()
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
         """Raise UsageError unless these have the number and the shapes of the bounded network's
@@ -251,13 +273,15 @@ class StepGuard:
                 "private run is open"
             )
         batch.is_open = False
-        self._sameness.passed()
-        batch.last = Passing(batch, output)
+        if batch.output is not None:
+            self._sameness.require_output(output, batch.output)
+        batch.last = Passing(batch, output if batch.output is None else batch.output)
         return batch.last.copied()
 
     def losing(self, logits: Tensor) -> Passing:
         """Check that the criterion is called with the output of the last pass; return that pass."""
         batch = self._current_batch("private.criterion")
+        refuse_modes()
         passing, batch.last = batch.last, None
         if passing is None or not passing.is_of(logits):
             raise UsageError(
@@ -291,7 +315,7 @@ class StepGuard:
             self._refuse_left_over()
         refuse_modes()
         passing.refuse_hooks()
-        self._sameness.require_unwritten()
+        self._sameness.require_unhooked()
         passing.is_back = True
         batch.returned += len(passing.output)
 
@@ -302,7 +326,7 @@ class StepGuard:
         They are kept as they come, and never written to: two of them may be one tensor.
         """
         self._numbers.require(is_still=True)
-        self._sameness.require_unwritten()
+        self._sameness.require_unhooked()
         for name, gradient in gradients.items():
             parameter, total = self._trained[name], self._sums.get(name)
             own = gradient.detach().to(parameter)

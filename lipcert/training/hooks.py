@@ -8,7 +8,7 @@ Invariants: passes in evaluation mode, or without gradients, are left alone; ran
 through `World`, which can name a missing rank.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, Final, NoReturn
@@ -26,6 +26,8 @@ from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.training.batches import Arguments
+from lipcert.training.clipping.backprop import CLIPS
+from lipcert.training.exporting import OF_RUN
 from lipcert.training.guards import StepGuard
 from lipcert.training.modes import Resting
 
@@ -67,34 +69,38 @@ _GLOBAL: Final = (
 )
 
 
+_OWN: Final = (Resting, *CLIPS)
+"""Types of hooks on parts that act on passes, and observe none."""
+
+
 class Shorter:
-    """Replaces a module's forward pass by a cheaper one where that has no side effect to lose.
+    """Leaves out a module's own forward pass where that has no side effect to lose.
 
     The module still runs its own pass if it is compiled, if it is called outside a step, and if
     hooks on its parts or on all modules would miss a pass. It also does so at first: a pass that
     changes the module's composition is noticed when the next one begins.
     """
 
-    def __init__(self, module: nn.Module, instead: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._before = vars(module).get("forward")
-        self._expected: Tensor | None = None
+        self._expected: tuple[Tensor, Tensor] | None = None
         self._quiet = 0
         own = module.forward
-        as_it_is = torch.compiler.disable(instead)  # type: ignore[no-untyped-call]
 
         @wraps(own)
         def forward(*arguments: Any, **keywords: Any) -> Any:
             expected, self._expected = self._expected, None
             is_alone = len(arguments) == 1 and not keywords
-            if expected is None or not is_alone or arguments[0] is not expected:
+            if expected is None or not is_alone or arguments[0] is not expected[0]:
                 return own(*arguments, **keywords)
-            return (as_it_is if torch.compiler.is_compiling() else instead)(expected)
+            return expected[1]
 
+        vars(forward)[OF_RUN] = own
         module.forward = forward
 
-    def expect(self, x: Tensor, *, is_still: bool) -> None:
-        """Announce a forward pass in training mode on x.
+    def expect(self, x: Tensor, output: Tensor, *, is_still: bool) -> None:
+        """Announce a forward pass in training mode on x, whose output is known.
 
         is_still: whether the module is unchanged since the last pass began.
         """
@@ -102,7 +108,7 @@ class Shorter:
         if self._quiet < 2:  # while it stays still, it has the hooks that it has by then
             self._watched = self._is_watched()
         is_seen = self._quiet < 2 or self._watched or torch.compiler.is_compiling()
-        self._expected = None if is_seen else x
+        self._expected = None if is_seen else (x, output)
 
     def remove(self) -> None:
         """Restore the module's own forward pass."""
@@ -113,10 +119,10 @@ class Shorter:
 
     def _is_watched(self) -> bool:
         return any(_GLOBAL) or any(
-            part._forward_hooks
-            or any(type(hook) is not Resting for hook in part._forward_pre_hooks.values())
+            not isinstance(hook, _OWN)
             for part in self._module.modules()
             if part is not self._module
+            for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
         )
 
 
@@ -128,9 +134,10 @@ class Hooks:
         module: nn.Module,
         guard: StepGuard,
         plan: TrainingPlan,
-        instead: Callable[[Tensor], Tensor] | None = None,
+        *,
+        is_bare: bool,
     ) -> None:
-        """instead: a function that may replace the module's own forward pass."""
+        """is_bare: whether no other module is around this one."""
         self._guard = guard
         self._names = Arguments.of(module).names
         self._plan = plan
@@ -145,9 +152,8 @@ class Hooks:
         first = module.register_forward_pre_hook(self._enter, with_kwargs=True)
         self._undo.callback(first.remove)
         self._undo.callback(module.register_forward_hook(self._leave).remove)
-        self._shorter = None
-        if instead is not None and not isinstance(module, DistributedDataParallel):
-            self._shorter = Shorter(module, instead)
+        self._shorter = Shorter(module) if is_bare else None
+        if self._shorter is not None:
             self._undo.callback(self._shorter.remove)
 
     def record_with(self, recorder: Recorder) -> None:
@@ -206,8 +212,9 @@ class Hooks:
         if len(arguments) == 1:
             x = self._guard.entering(arguments[0])
             self._describe(len(x), arguments[0])
-            if self._shorter is not None:
-                self._shorter.expect(x, is_still=self._guard.is_still)
+            known = self._guard.output
+            if self._shorter is not None and known is not None:
+                self._shorter.expect(x, known, is_still=self._guard.is_still)
             return (x,), {}
         given = side_by_side(arguments)
         x = self._guard.entering(given)

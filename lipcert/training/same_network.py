@@ -2,15 +2,17 @@
 
 Given the module with the hooks of the run, and the graph whose bounds set the noise, the checks
 raise an error that names the difference: outputs or gradients on random numbers, a buffer that
-forward passes change, frozen numbers that differ from the file, or a batch in which examples are
-computed differently than in a smaller one. Invariant: a module whose composition changed is
-compared again before its next forward pass in training mode, with its parts in their modes.
+forward passes change, or frozen numbers that differ from the file. Invariant: a module whose
+composition changed is compared again before its next forward pass in training mode, with its parts
+in their modes.
 
-A backward pass that is not the derivative of the forward pass (a hook on a tensor, an autograd
-function with a wrong backward) has no bound, and no file shows it: so gradients are compared, not
-only outputs. That no example affects another is checked on the run's own batches: on the first, and
-on every one that is larger than all before. Behaviour that occurs only at other numbers, or only
-occasionally, is not found.
+What is released is the gradient of the bounded graph, or a sum of gradients that were clipped one
+by one. So bounds rest on these checks only under dropout, where the module itself is evaluated for
+each example, and must not remember others. Elsewhere they tell users that what they evaluate and
+export is not what they train. Gradients are compared, not only outputs, since no file shows a
+backward pass that is not the derivative of the forward pass. Behaviour that occurs only at other
+numbers, or only occasionally, is not found; but where the module's own pass runs, its output is
+compared.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -24,7 +26,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, is_shown
 from lipcert.training.clipping.backprop import hooked_layers, require_clips
 from lipcert.training.clipping.probe import Probe, Seen
-from lipcert.training.composition import Composition, Copies, are_copies
+from lipcert.training.composition import Composition
 from lipcert.training.network import EXAMPLES, UNLIKE, TrainedNetwork
 
 _ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
@@ -50,11 +52,10 @@ _CALLS: Final = (
     "; under backpropagation clipping, call each layer with the whole batch as first axis, once, "
     "and on nothing but tensors"
 )
-_MIXED: Final = (
-    "for a batch of {count} examples is not that of its first {half} and of the others computed "
-    "apart: the module mixes examples in larger batches, or draws random numbers, so that one "
-    "example affects the gradients of others, and no bound covers that; let forward() treat "
-    "each example by itself, whatever the size of the batch"
+_OTHER_OUTPUT: Final = (
+    "the output of the module for this batch is not that of the network that was bounded, whose "
+    "gradient is released: forward() mixes the examples of larger batches, reads numbers outside "
+    f"of the module that changed, {UNLIKE}"
 )
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
 
@@ -80,10 +81,8 @@ class SameNetwork:
         self._before = _hooks(network.module)
         self._own: frozenset[tuple[str, int]] = frozenset()
         self._known: Composition | None = None
-        self._apart = EXAMPLES
         self.is_still = False
         """Whether the module was found unchanged when it was last checked."""
-        self._read: Copies = []
         self._around: list[frozenset[tuple[str, int]]] = []
 
     def settle(self) -> None:
@@ -115,34 +114,26 @@ class SameNetwork:
         present = Composition(self._network.module)
         with _without(self._network.module, self._own):
             require_gradients(self._network, self._graph, training=None)
-        self._known, self._apart = present, EXAMPLES
+        self._known = present
 
-    def require_apart(self, x: Tensor) -> None:
-        """Compare a batch that is larger than all before with its halves.
+    def require_output(self, found: object, bounded: Tensor) -> None:
+        """Raise NoVerdictError unless the module's own output is that of the bounded graph.
 
-        x: as the graph reads it, about to enter the network.
+        The gradient of the graph is released, and means nothing to a module that computes something
+        else. Where the graph has no number, neither need the module.
         """
-        if self._known is None or len(x) <= self._apart:
+        if found is bounded or torch.is_autocast_enabled(bounded.device.type):
             return
-        with _without(self._network.module, self._own):
-            require_apart(self._network, self._graph, x, self._apart)
-        self._apart = len(x)
+        if (
+            not isinstance(found, Tensor)
+            or found.shape != bounded.shape
+            or (_length(found.to(bounded) - bounded) > _ALLOWED[torch.float32] * _length(bounded))
+        ):
+            raise NoVerdictError(f"training: {_OTHER_OUTPUT}")
 
-    def passed(self) -> None:
-        """Copy unregistered tensors, which a forward pass that just ended may have written."""
-        if self._known is not None:
-            self._read = self._known.copies()
-
-    def require_unwritten(self) -> None:
-        """Refuse writes to tensors that the backward pass reads, and hooks that change a
-        gradient."""
+    def require_unhooked(self) -> None:
+        """Raise UsageError for hooks on parameters, which may change a gradient."""
         _refuse_hooked(self._trained)
-        if not are_copies(self._read):
-            raise UsageError(
-                "training: a tensor that the module holds, and that is neither a parameter nor a "
-                "buffer, was changed between the forward and the backward pass, so the gradient is "
-                "not that of the network that was bounded; leave it as it is, or make it a buffer"
-            )
 
     def _require_trained(self) -> None:
         for name, parameter in self._trained.items():
@@ -185,33 +176,12 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
         _compare(live, probe.of_graph(), allowed, otherwise)
 
 
-def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) -> None:
-    """Raise an error unless output and gradients of the module at a batch are those of its two
-    halves.
-
-    The first half is then compared with its halves, and so on down to `known` examples, which are
-    known not to affect one another. In all, this evaluates four times as many examples as the batch
-    has.
-    """
-    probe, whole, allowed = _evaluated(network, graph, training=None, examples=x)
-    count = len(x)
-    while count > known:
-        half = (count + 1) // 2
-        parts = [probe.of_module(rows) for rows in (slice(half), slice(half, count))]
-        first, second = parts
-        if first is None or second is None:
-            raise NoVerdictError(_NOT_EVALUATED.format(why=probe.refused))
-        _compare(whole, _beside(first, second), allowed, _MIXED.format(count=count, half=half))
-        whole, count = first, half
-
-
 def _evaluated(
     network: TrainedNetwork,
     graph: Graph,
     *,
     training: bool | None,
-    ascent: float = _IDLE,
-    examples: Tensor | None = None,
+    ascent: float,
 ) -> tuple[Probe, Seen, float]:
     """Evaluate the module in the widest dtype that it supports.
 
@@ -224,25 +194,23 @@ def _evaluated(
     layers, why = hooked_layers(network.module, graph, network.matches), ""
     require_clips(network.module, layers)
     for dtype, allowed in _ALLOWED.items():
-        probe = Probe(
-            network, graph, layers, dtype, training=training, ascent=ascent, examples=examples
-        )
+        probe = Probe(network, graph, layers, dtype, training=training, ascent=ascent)
         live = probe.of_module()
         if live is not None:
-            _require_calls(live, EXAMPLES if examples is None else len(examples))
+            _require_calls(live)
             return probe, live, allowed
         why = probe.refused
     raise NoVerdictError(_NOT_EVALUATED.format(why=why))
 
 
-def _require_calls(live: Seen, count: int) -> None:
-    """Raise NoVerdictError unless each layer with clips is given this many examples."""
+def _require_calls(live: Seen) -> None:
+    """Raise NoVerdictError unless each layer with clips is given every example."""
     for layer, found in live.inputs.items():
         rows = sum(item.shape[:1].numel() for item in found)
-        if rows != count or layer not in live.cotangents:
+        if rows != EXAMPLES or layer not in live.cotangents:
             raise NoVerdictError(
                 f"training: the layer {layer!r} is called {len(found)} times, with {rows} rows for "
-                f"{count} examples, so that its clips do not act on each{_CALLS}"
+                f"{EXAMPLES} examples, so that its clips do not act on each{_CALLS}"
             )
 
 
@@ -318,12 +286,6 @@ def _refuse_changed(names: Iterable[str]) -> None:
             "of private examples would be kept, and saved, without noise; keep no running "
             "statistics"
         )
-
-
-def _beside(first: Seen, second: Seen) -> Seen:
-    """Join the outputs of two parts of a batch, and add their gradients."""
-    gradients = {name: item + second.gradients[name] for name, item in first.gradients.items()}
-    return Seen({}, {}, torch.cat([first.output, second.output]), gradients)
 
 
 def _compare(live: Seen, expected: Seen, allowed: float, otherwise: str) -> None:

@@ -351,7 +351,9 @@ def test_the_trained_network_is_written(tmp_path: Path) -> None:
     with private_run(tmp_path) as run:
         train(run)
         run.export(tmp_path / "trained.onnx")
-    assert load_model(tmp_path / "trained.onnx").graph.input_shape == (6,)
+    graph = load_model(tmp_path / "trained.onnx").graph
+    assert graph.input_shape == (6,)
+    assert [item.trainable for item in graph.parameters.values()] == [True] * 4
     written = (tmp_path / "trained.onnx").read_bytes()
     assert str(Path(torch.__file__).parents[1]).encode() not in written, "tells of this machine"
 

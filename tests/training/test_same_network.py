@@ -2,21 +2,18 @@
 
 import copy
 import io
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function, FunctionCtx
 from torch.autograd.graph import save_on_cpu
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from lipcert.audit.trace.reading import read_trace
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism, same_network
+from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism
 from lipcert.training.exporting import export
 from tests.training.configured import FACTOR, Configured, scaled, step
 from tests.training.runs import (
@@ -143,39 +140,18 @@ class Whole(Small):
         return logits
 
 
-class Mixed(Small):
-    """Mixes the examples of batches that are larger than `most`."""
-
-    most = 1000
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x - x.mean(0) if len(x) > self.most else x)
-
-
 CLIPPED = BackpropClipping(
     input_clip=None, input_clips=(("head", 1.0),), cotangent_clip=0.1, input_norm=1.0
 )
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("network", "mechanism", "most", "words"),
-    [
-        (Whole, CLIPPED, 2, "'hidden' is called 1 times, with 1 rows"),
-        (Mixed, clipless(), 3, "mixes examples"),
-        (Whole, CLIPPED, 3, "'hidden' is called 1 times, with 1 rows"),
-    ],
-)
-def test_what_larger_batches_change_later_is_found(
-    network: type[nn.Module], mechanism: TrainingMechanism, most: int, words: str
-) -> None:
-    """Idle clips hide it, and so do 3 examples; batches of that size were compared before."""
-    with private_run(mechanism=mechanism, network=network, record_every=None) as private:
-        for _ in range(4):  # of 18 examples at most
+def test_a_layer_that_is_given_a_batch_as_one_example_later_is_found() -> None:
+    """Idle clips hide it."""
+    with private_run(mechanism=CLIPPED, network=Whole, record_every=None) as private:
+        step(private)
+        private.model.most = 2
+        with pytest.raises(NoVerdictError, match="'hidden' is called 1 times, with 1 rows"):
             step(private)
-        private.model.most = most
-        with pytest.raises(NoVerdictError, match=words):
-            step(private)  # of 8
 
 
 def test_clips_that_are_cleared_with_other_hooks_are_missed() -> None:
@@ -302,125 +278,6 @@ def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path: Path) -> None:
     batches = [item.batches for item in read_trace(tmp_path / "trace").steps(0)]
     assert len(batches) == 6
     assert all(len(item) == 1 for item in batches)
-
-
-MANY = 8
-Mixing = Callable[[Tensor], Tensor]
-
-
-def mean(x: Tensor) -> Tensor:
-    """A virtual batch normalisation."""
-    return x - x.mean(dim=0, keepdim=True)
-
-
-def last_row(x: Tensor) -> Tensor:
-    """One example alone has something of another."""
-    return torch.cat([x[:-1], x[-1:] + 0.01 * x[:1]])
-
-
-def order(x: Tensor) -> Tensor:
-    return x.flip(0)
-
-
-def within_eights(x: Tensor) -> Tensor:
-    """Blocks of examples, as a ghost batch normalisation has them."""
-    whole = len(x) - len(x) % MANY
-    blocks = x[:whole].reshape(-1, MANY, *x.shape[1:])
-    return torch.cat([(blocks + blocks.roll(1, dims=1)).reshape(x[:whole].shape), x[whole:]])
-
-
-def size(x: Tensor) -> Tensor:
-    """No other example, but how many there are."""
-    return x * (1.0 + len(x) / 100.0)
-
-
-class _Mixed(Function):
-    """Nothing on the way forward, and the sum of all cotangents on the way back."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
-        del ctx
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Any) -> Tensor:
-        del ctx
-        (cotangent,) = cotangents
-        return cotangent + cotangent.roll(1, dims=0)
-
-
-def backwards(x: Tensor) -> Tensor:
-    mixed: Tensor = _Mixed.apply(x)  # type: ignore[no-untyped-call]
-    return mixed
-
-
-MIXINGS = (mean, last_row, order, within_eights, size, backwards)
-
-
-class Large(Small):
-    """Mixes in larger batches."""
-
-    mixing: Mixing = staticmethod(mean)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.hidden(x).relu()
-        logits: Tensor = self.head(type(self).mixing(hidden) if len(x) >= MANY else hidden)
-        return logits
-
-
-MECHANISMS = (clipless(), GradientClipping(input_norm=1.0),
-              BackpropClipping(input_clip=1.0, cotangent_clip=1.0, input_norm=1.0))  # fmt: skip
-
-
-def network_of(chosen: Mixing) -> nn.Module:
-    class Chosen(Large):
-        mixing = staticmethod(chosen)
-
-    return Chosen()
-
-
-def kinds() -> Sequence[tuple[Mixing, TrainingMechanism]]:
-    return [*((item, MECHANISMS[0]) for item in MIXINGS), *((mean, item) for item in MECHANISMS)]
-
-
-@pytest.mark.parametrize(("mixing", "mechanism"), kinds())
-def test_mixing_in_larger_batches_is_refused(mixing: Mixing, mechanism: TrainingMechanism) -> None:
-    private = private_run(None, mechanism, network=lambda: network_of(mixing), record_every=None)
-    with pytest.raises(NoVerdictError, match="mixes examples in larger batches"):
-        train(private)
-    assert private.releases == 0
-
-
-def test_a_batch_that_is_larger_than_all_before_is_compared() -> None:
-    """A batch of physical size that never occurred, after smaller ones which were right."""
-    private = private_run(network=lambda: network_of(order), record_every=None)
-    private.max_physical_batch = MANY - 1
-    x, y = next(iter(private.loader))
-    private.step(x, y)
-    assert private.releases == 1
-    private.max_physical_batch = None
-    with pytest.raises(NoVerdictError, match="mixes examples in larger batches"):
-        train(private)
-    assert private.releases == 1
-
-
-def test_only_what_is_larger_than_before_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[int] = []
-    plain = same_network.require_apart
-
-    def watched(network: Any, graph: Any, x: Tensor, known: int) -> None:
-        compared.append(len(x))
-        plain(network, graph, x, known)
-
-    monkeypatch.setattr(same_network, "require_apart", watched)
-    private = private_run(record_every=None)
-    drawn = []
-    for x, y in private.loader:
-        drawn.append(len(x))
-        private.step(x, y)
-    largest = [size for place, size in enumerate(drawn) if size > max([3, *drawn[:place]])]
-    assert compared == largest
-    assert len(compared) < len(drawn)
 
 
 def test_dropout_and_autocast_are_no_mixing() -> None:

@@ -12,15 +12,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from operator import mul, truediv
-from types import MappingProxyType
-from typing import Final
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import Function as AutogradFunction
 from torch.autograd.function import FunctionCtx
-from torch.nn import functional
 
 from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
@@ -39,6 +38,11 @@ from lipcert.core.token_kinds import Add, Attention, Multiply, Normalize, Scale,
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool
 from lipcert.graph.evaluate import member
 from lipcert.graph.geometry import Geometry, Window
+
+if TYPE_CHECKING:
+    functional = torch.nn.functional
+else:  # as they were at import: what replaces torch's functions in a run changes no pass
+    functional = SimpleNamespace(**vars(torch.nn.functional))
 
 Tensors = Mapping[str, Tensor]
 Function = Callable[[Sequence[Tensor], Tensors], Tensor]

@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lipcert.core.program import IndexArray, Move, Shape
 from lipcert.graph.ir import Node
-from lipcert.measure.lowering.functions import Function, Tensors
+from lipcert.measure.lowering.functions import Function, Tensors, functional
 
 
 @dataclass(frozen=True, slots=True, eq=False)

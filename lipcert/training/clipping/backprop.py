@@ -149,6 +149,10 @@ class _After:
         return lowered(self.clip, [output], {}).clone()  # code behind may write into it
 
 
+CLIPS: Final = (_Before, _After)
+"""The types of these hooks."""
+
+
 def _layers(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...], bool]]:
     """For every layer of the graph, yield its clips, its trained parameters, and whether it reads
     rows of a table.

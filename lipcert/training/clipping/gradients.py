@@ -239,13 +239,11 @@ class LiveNetwork:
             if live is None:
                 parameters[name] = torch.from_numpy(numbers.copy()).to(like)
                 continue
-            shared = live.detach()
-            if not _is_plain(shared):
-                shared = shared.clone(memory_format=torch.contiguous_format)
-                copied.append((live.detach(), shared))
-            parameters[name] = shared
+            parameters[name] = in_one_piece(live.detach())
+            if parameters[name].data_ptr() != live.data_ptr():
+                copied.append((live.detach(), parameters[name]))
         network = LoweredNetwork.sharing(graph, parameters, like)
-        return cls(network, tuple(copied), _derived(network))
+        return cls(network, tuple(copied), derived(network))
 
     @property
     def is_shared(self) -> bool:
@@ -275,12 +273,14 @@ def _like(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.empty((), dtype=like.dtype, device=like.device)
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether flat indices into the tensor are offsets into its storage."""
-    return tensor.is_contiguous() and tensor.storage_offset() == 0
+def in_one_piece(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy, such that flat indices into it are offsets into its storage."""
+    if tensor.is_contiguous() and tensor.storage_offset() == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _derived(network: LoweredNetwork) -> tuple[tuple[Operand, Tensor], ...]:
+def derived(network: LoweredNetwork) -> tuple[tuple[Operand, Tensor], ...]:
     """Return operands of parameters whose tensors have storage of their own."""
     return tuple(
         (operand, tensor)

@@ -12,7 +12,7 @@ including inputs at which a clip takes effect that happens to be idle here.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.modes import at_rest
 from lipcert.training.network import TrainedNetwork, as_read, random_numbers
 
-_ALL: Final = slice(None)
 _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
@@ -69,11 +68,9 @@ class Probe:
         *,
         training: bool | None,
         ascent: float,
-        examples: Tensor | None = None,
     ) -> None:
         """training: the mode of the module; None leaves each part in its own. ascent: the length of
-        ∂/∂output. examples: the examples to evaluate, in the form that the graph reads; random ones
-        if None."""
+        ∂/∂output."""
         module = network.module
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
@@ -89,7 +86,7 @@ class Probe:
         self._matches, self._output = network.matches, network.outputs.joined
         rng = np.random.default_rng(0)
         device = next(iter(self._state.values())).device
-        x = random_numbers(graph, rng) if examples is None else examples.detach()
+        x = random_numbers(graph, rng)
         ascents = torch.from_numpy(rng.standard_normal((len(x), *graph.output_shape)))
         self._x = x.to(device, dtype)
         self._ascent = ascents.to(device, dtype) * ascent
@@ -99,15 +96,14 @@ class Probe:
         self._before = {name: item.detach().clone() for name, item in self._state.items()}
         self._trained = [name for name, item in graph.parameters.items() if item.trainable]
 
-    def of_module(self, rows: slice = _ALL) -> Seen | None:
-        """Evaluate the module, with its hooks, on these examples; None if it does not support the
-        dtype."""
+    def of_module(self) -> Seen | None:
+        """Evaluate the module, with its hooks; None if it does not support the dtype."""
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
         outputs: dict[str, Tensor] = {}
         leaves = [self._tensor(name) for name in self._trained]
         both = _ForwardAndBack(
             self._module,
-            lambda output: self._gradients(output * self._ascent[rows], leaves, outputs),
+            lambda output: self._gradients(output * self._ascent, leaves, outputs),
             self._x.dtype,
             self._output,
         )
@@ -116,7 +112,7 @@ class Probe:
         with watching, torch.enable_grad():
             try:
                 seen = functional_call(
-                    both, state, as_read(self._x[rows], self._graph), tie_weights=False
+                    both, state, as_read(self._x, self._graph), tie_weights=False
                 )
             except (RuntimeError, TypeError) as error:
                 self.refused = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
