@@ -57,7 +57,7 @@ def test_integers_prove_the_same():
     assert not wrongly_judged(ACCEPTED, "exact")
 
 
-@pytest.mark.parametrize("some", ["--every=600", pytest.param("--jobs=2", marks=BY_NIGHT)])
+@pytest.mark.parametrize("some", ["--every=1200", pytest.param("--jobs=2", marks=BY_NIGHT)])
 def test_a_command_is_run(some, capsys):
     assert run.main([some, "--", *COMMAND]) == 0
     assert ", 0 judged otherwise" in capsys.readouterr().out
