@@ -4,6 +4,7 @@ from tests import test_known_answers as known
 from tests.core import test_clipped_soundness, test_enclosures
 from tests.core.rules import (
     test_activations,
+    test_attained,
     test_attention,
     test_convolution,
     test_dense,
@@ -62,6 +63,8 @@ STEPS = [
     _law("LpPool", "lengths:LpPoolRule.lipschitz", "overlap(axes) * (taps if p == 1 else 1)",
         "overlap(axes)"),
     _law("MatMul", "products:MatMulRule.lipschitz", "min(other.norm, ", "0.5 * min(other.norm, "),
+    by("rules.products:MatMulRule.fact", "exact(rows.lo) @", "exact(rows.hi) @",
+        test_attained.test_products_of_positive_boxes_begin_at_the_products_of_their_ends),
     _law("MaxPool", "pools:MaxPoolRule.lipschitz", "root_up(overlap(axes))", "1.0"),
     _law("Move", "moves:MoveRule.lipschitz", "root_up(", "0.9 * root_up("),
     _law("Multiply", "products:MultiplyRule.lipschitz", "min(other.norm, ",

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.interval import Interval, symmetric
+from lipcert.core.interval import Interval, exact, symmetric
 from lipcert.core.kinds import Compare, Divide, MaskedMean
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies, longest_met, ranked
@@ -83,6 +83,7 @@ class MatMulRule(Rule[MatMul]):
         """The lesser of X_a·L_a and X_b·L_b, and the product of the boxes, rows times columns.
 
         Proof: linear in either one; an entry is a row of A times a column of B (Cauchy–Schwarz).
+        Of numbers that are not negative none is less than the product of their lower ends.
         Attained: by matrices of rank one.
         """
         (a, b), (left, right), rank = self.inputs, self.shapes, len(self.shape)
@@ -90,7 +91,11 @@ class MatMulRule(Rule[MatMul]):
             return Fact.of(self.shape)
         norm = min(multiply_up(a.norm, self.lipschitz(0)), multiply_up(b.norm, self.lipschitz(1)))
         rows = a.box.broadcast((*a.box.shape[:-2], *left[-2:]))
-        box = rows @ b.box.broadcast((*b.box.shape[:-2], *right[-2:]))
+        columns = b.box.broadcast((*b.box.shape[:-2], *right[-2:]))
+        box = rows @ columns
+        if not ((rows.lo < 0.0).any() or (columns.lo < 0.0).any()):
+            least = exact(rows.lo) @ exact(columns.lo)
+            box = Interval(np.maximum(box.lo, least.lo), box.hi)
         entry = symmetric(multiply_up(a.row_norm, b.column_norm), (1,) * rank)
         return Fact.of(self.shape, norm, ranked(box, rank).meet(entry))
 

@@ -1,15 +1,16 @@
 """Bounds that are attained, by kind of step; hulls that survive; shapes that are refused."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from lipcert.core.interval import exact
+from lipcert.core.interval import Interval, exact
 from lipcert.core.kinds import BatchNorm, Concat, DivideByNorm, ReduceMax, ReduceNorm, Sort
 from lipcert.core.program import Activation, Dense, Move, Op, Shape
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.core.token_kinds import Add, Normalize, ReduceSum, Scale, Shift, Softmax
+from lipcert.core.token_kinds import Add, MatMul, Normalize, ReduceSum, Scale, Shift, Softmax
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 from tests.core.rules.cases import exactly, fact_behind, number, ones, output, rule, shares, stretch
 
@@ -104,6 +105,14 @@ def test_attained() -> None:
     four = [ones((2,), name) for name in ("scale", "shift", "mean", "inverse")]
     found = shares(BatchNorm(*four), box, (1, 2, 3, 3), (1, 2, 3, 3))
     assert found == pytest.approx({"scale": 3.0, "shift": 3.0, "mean": 3.0, "inverse": 3.0})
+
+
+def test_products_of_positive_boxes_begin_at_the_products_of_their_ends() -> None:
+    box = Interval(np.full((2, 3), 0.1), np.full((2, 3), 9.0))
+    given = [Fact.of((2, 3), box=box), Fact.of((3, 2), box=box.transposed())]
+    least = output(MatMul(), given, [(2, 3), (3, 2)], (2, 2)).box.lo.flat[0]
+    true = 3 * Fraction(0.1) ** 2
+    assert true * Fraction(1 - 1e-12) <= Fraction(float(least)) <= true
 
 
 def test_hulls_survive_what_keeps_them_and_nothing_else() -> None:
