@@ -20,6 +20,7 @@ from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.report.markdown import LARGEST
 from lipcert.settings.gates import GateResult
 from lipcert.text.numbers import beside, share_text
+from lipcert.version import __version__
 from tests.report.audit_samples import (
     ALL,
     HOSTILE,
@@ -79,8 +80,10 @@ def test_what_is_said_is_what_is_kept() -> None:
     check_kept("audit.txt", said)
     few = {name: KEPT[name] for name in ("recorded", "violated", "inconclusive")}
     few["costly"] = COSTS["costly"]
-    for form in ("github", "junit", "markdown"):
-        check_kept(f"audit.{form}", {name: audit_written(few[name], form) for name in few})
+    for form in ("github", "junit", "markdown", "sarif"):
+        said = {name: audit_written(few[name], form) for name in few}
+        number = f'"version": "{__version__}"'
+        check_kept(f"audit.{form}", {name: said[name].replace(number, "") for name in few})
     for report in (recorded(), *COSTS.values()):
         assert audit_from_document(json.loads(audit_json(report))) == report
 
@@ -340,16 +343,13 @@ def test_damage_is_refused_or_read_in_one_way(path: tuple[Any, ...], damage: obj
     audit_json(report)
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"schema": "lipcert.analysis/1"}'])
+DEEP = json.dumps(DOCUMENT)[:-1] + ', "deep": ' + "[" * 900 + "]" * 900 + "}"
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{}", '{"schema": "lipcert.analysis/1"}', DEEP])
 def test_other_documents_are_refused(text: str) -> None:
-    with pytest.raises(NoVerdictError, match=r"^audit: not"):
+    with pytest.raises(NoVerdictError, match="write it again" if text == DEEP else "^audit: not"):
         audit_from_document(json.loads(text))
-
-
-def test_deep_nesting_is_refused() -> None:
-    nested = json.dumps(DOCUMENT)[:-1] + ', "deep": ' + "[" * 900 + "]" * 900 + "}"
-    with pytest.raises(NoVerdictError, match="write it again"):
-        audit_from_document(json.loads(nested))
 
 
 def test_derived_numbers_are_not_believed() -> None:

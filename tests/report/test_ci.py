@@ -119,21 +119,6 @@ def fingerprints(report: AuditReport) -> list[str]:
     return [result["partialFingerprints"]["primaryLocationLineHash"] for result in results]
 
 
-def test_a_violation_is_a_result_at_the_model() -> None:
-    run = run_of(violated())
-    assert [result["ruleId"] for result in run["results"]] == ["LC314", "LC301", "LC303"]
-    location = run["results"][1]["locations"][0]
-    assert location["physicalLocation"]["artifactLocation"]["uri"] == "models/digits.onnx"
-    assert location["logicalLocations"][0]["name"] == "fc"
-    assert location["logicalLocations"][0]["kind"] == "group"
-
-
-def test_a_pass_has_no_results() -> None:
-    run = run_of(passed())
-    assert run["results"] == []
-    assert run["properties"]["verdict"] == "pass"
-
-
 def test_results_about_one_file_replace_no_others() -> None:
     """Code scanning takes one run of a category, which is the id up to its last slash."""
     reports = [

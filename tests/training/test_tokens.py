@@ -223,6 +223,25 @@ def test_a_tied_table_counts_both_of_its_uses(tmp_path: Path) -> None:
     assert largest >= 0.5 * found["lipcert"].parameters[0].grad_norm
 
 
+def test_suggestions_measure_every_token() -> None:
+    """The noise of a large clip beside the mean gradient of torch's loss, summed over tokens."""
+    torch.manual_seed(0)
+    model, (ids, y) = (
+        nn.Sequential(nn.Embedding(6, 4), nn.Linear(4, 6)),
+        torch.randint(6, (2, 12, 5)),
+    )
+    settings = lipcert.Settings(
+        loss="cross-entropy", per_token="sum", mechanism="gradient-clipping", clip_norm=1e6,
+        batch_size=10, noise_multiplier=1.0,
+    )  # fmt: skip
+    found = lipcert.suggest(model, ids[:1], settings, data=(ids, y), budget=0.0)
+    loss = functional.cross_entropy(model(ids).flatten(0, 1), y.flatten(), reduction="sum")
+    own = torch.autograd.grad(loss / len(ids), list(model.parameters()))
+    mean, noise = torch.cat([part.flatten() for part in own]).norm(), 1e5 * math.sqrt(6 * 4 + 30)
+    shown = found.suggestions.baseline.noise_to_signal
+    assert shown == pytest.approx(noise / float(mean), rel=1e-6)
+
+
 def test_what_does_not_fit_says_what_does() -> None:
     with pytest.raises(LipCertError, match="add --per-token mean or sum"):
         private(Model(blocks=1), GradientClipping(clip_norm=1.0, loss=Loss("cross-entropy")))
