@@ -183,4 +183,4 @@ def test_suggestions_speak_of_every_output(tmp_path: Path) -> None:
     assert found.module(Examples().x[:2]).keys() == {"reg", "aux", "cls"}
     path = lipcert.export(Net(), Examples().x[:1], tmp_path / "net.onnx")
     shown = run_lipcert(["inspect", str(path), "--output", "reg", "--output", "cls"])
-    assert "output      cls 3 per example" in shown.output
+    assert "name = cls, shape = 3" in shown.output
