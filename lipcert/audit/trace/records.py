@@ -120,7 +120,7 @@ class ExamplesName:
 
     hmac: of the tensors "input" and "labels". input, labels: their types, as in blobs. drawn:
     the name is of inputs as the data set holds them; what rounding left outside of the declared
-    domain was moved into it before the network read them (see `gradient_stats.admissibility`).
+    domain was moved into it before the network read them (see `gradient_stats.examples`).
     """
 
     hmac: Sha256
