@@ -116,8 +116,10 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
             )
             _save(program, names, tied_names(plain), _frozen(plain), written)
         except Exception as error:  # the exporter raises whatever the module's code does
+            has_more = any(hasattr(part, "parametrizations") for part in plain.modules())
+            remedy = "; make_trainable makes its parametrized weights plain" if has_more else ""
             raise NoVerdictError(
-                f"export: the module cannot be exported: {_in_one_line(error)}"
+                f"export: the module cannot be exported: {_in_one_line(error)}{remedy}"
             ) from error
         os.replace(written, target)
     return target

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
 
 import lipcert
 from lipcert.errors import NoVerdictError, UsageError
@@ -154,6 +155,7 @@ def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> N
     for module, example, error, reason in (
         (nn.Linear(8, 2), torch.rand(1, 7), NoVerdictError, r"fails on a batch .*\[2, 7\]"),
         (Branching(), torch.rand(1, 8), NoVerdictError, "cannot be exported: .*data-dependent"),
+        (orthogonal(nn.Linear(4, 4)), torch.rand(1, 4), NoVerdictError, "make_trainable"),
         (nn.Linear(8, 2), 3, UsageError, r"lipcert\.export\(module, x\[:1\]"),
         (nn.Linear(8, 2), torch.tensor(1.0), UsageError, r"one batch"),
         (Heads(), (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "equally many of each"),
