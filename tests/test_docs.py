@@ -151,7 +151,7 @@ def test_the_format_describes_every_rule_kind_of_step_function_and_loss() -> Non
 def test_the_example_for_continuous_integration(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     words = ["sh", "examples/certify_in_ci.sh", "models/digits_mlp.onnx", str(baseline)]
-    for expected in ("LIPCERT-CHECK: VALID", "bounds: 0 grew, 0 shrank, 0 appeared"):
+    for expected in ("LIPCERT-CHECK: VALID", "0 grew, 0 shrank, 0 appeared"):
         done = subprocess.run(
             words,
             cwd=ROOT,
