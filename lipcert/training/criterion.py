@@ -67,6 +67,7 @@ class PrivateLoss(nn.Module):
         self._clip = clip
         self._guard = guard
         self._gradients = gradients
+        self._as_it_is = torch.compiler.disable(super().__call__)  # type: ignore[no-untyped-call]
 
     def __call__(self, logits: Tensor, labels: Labels) -> Any:
         """Return `forward` of this output, after normalising how labels and scores are given.
@@ -78,7 +79,8 @@ class PrivateLoss(nn.Module):
         given = joined_labels(labels, self._names) if self._names else labels
         if isinstance(self._loss, ClassLoss) and self._loss.per_token and isinstance(given, Tensor):
             logits, given = _as_returned(logits, given, self._output_shape)
-        return super().__call__(logits, given)
+        run = self._as_it_is if torch.compiler.is_compiling() else super().__call__
+        return run(logits, given)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the released sum of these examples; labels as `lipcert audit` takes them."""
