@@ -256,7 +256,7 @@ def _twin_alone(context: click.Context, words: Mapping[str, Any], result: Output
     result.require_writable()
     with ProgressReport(result.progress) as shown:
         report = _twin(context, words, shown)
-    from lipcert.report.twin import twin_ci, twin_document, twin_json
+    from lipcert.report.audit import twin_ci, twin_document, twin_json
 
     result.show(twin_document, words["twin"], report, ci=twin_ci, json=twin_json)
     return _exit_code(report)

@@ -120,8 +120,8 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             ("Parameters", _parameters(analysis, most)),
             ("Ways to split the noise, at the same privacy", _allocations(analysis)),
             ("Where the bound is lost: largest stretch", stretches(analysis)),
-            ("Largest shares of G²", _largest(gradient_shares(analysis))),
-            ("Largest shares of the noise energy", _largest(noise)),
+            ("Largest shares of G²", _largest("parameter", gradient_shares(analysis))),
+            ("Largest shares of the noise energy", _largest("group", noise)),
             ("Diagnostics", doc.Findings.of(analysis.diagnostics)),
         ),
         word=_word(analysis),
@@ -236,17 +236,17 @@ def analysis_ci(analysis: Analysis) -> CiReport:
     )
 
 
-def stretches(analysis: Analysis) -> doc.Ranking:
+def stretches(analysis: Analysis) -> doc.Table:
     """Return the nodes with the largest Lipschitz constants above 1; bars are logarithmic."""
-    factors = [(_stretch(node), node) for node in analysis.nodes]
-    found = [item for item in factors if item[0] >= _LEAST_STRETCH]
-    top = sorted(found, key=lambda item: item[0], reverse=True)[:_SHOWN]
-    longest = max((math.log(factor) for factor, _ in top), default=0.0)
-    return doc.Ranking(
-        tuple(
-            doc.Bar(node.name, f"{at_most(factor)}×", math.log(factor) / longest, node.op)
-            for factor, node in top
-        )
+    found = [node for node in analysis.nodes if _stretch(node) >= _LEAST_STRETCH]
+    top = sorted(found, key=_stretch, reverse=True)[:_SHOWN]
+    longest = max((math.log(_stretch(node)) for node in top), default=0.0)
+    return doc.ranking(
+        ("node", "op", "stretch"),
+        [
+            (node.name, node.op, f"{at_most(_stretch(node))}×", math.log(_stretch(node)) / longest)
+            for node in top
+        ],
     )
 
 
@@ -266,11 +266,11 @@ def gradient_shares(analysis: Analysis) -> dict[str, float]:
     return {name: square / whole for name, square in squares.items()}
 
 
-def _largest(shares: Mapping[str, float | None]) -> doc.Ranking:
+def _largest(of: str, shares: Mapping[str, float | None]) -> doc.Table:
     """Return the largest shares, without those that would be displayed as 0."""
-    found = [(share, name) for name, share in shares.items() if (share or 0.0) >= _LEAST_SHARE]
-    top = sorted(found, key=lambda item: item[0] or 0.0, reverse=True)[:_SHOWN]
-    return doc.Ranking(tuple(doc.Bar(name, percent(share), share or 0.0) for share, name in top))
+    found = [(name, share) for name, share in shares.items() if share and share >= _LEAST_SHARE]
+    top = sorted(found, key=lambda item: item[1], reverse=True)[:_SHOWN]
+    return doc.ranking((of, "share"), [(name, percent(share), share) for name, share in top])
 
 
 def headline(analysis: Analysis) -> str:

@@ -1,45 +1,103 @@
-"""Audit: `lipcert audit` as a document for readers, and as findings for CI systems.
+"""Audit: `lipcert audit` as a document for readers, and as findings for CI systems; twin runs, too.
 
 The first lines are the verdict and what it is worth. Violations and undecided norms come first, and
-are never left out in favour of norms within bounds. Strings are verbatim: the writers make them
-safe.
+are never left out in favour of norms within bounds. Groups and values are both norms that are
+compared with bounds. An audit that is not a pass has at least one finding of level error, even if
+only its verdict says so. Strings are verbatim: the writers make them safe.
 """
 
+from __future__ import annotations
+
 import math
-from collections import Counter
-from typing import Final
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lipcert.audit.records import (
-    BINS_PER_OCTAVE,
     AuditReport,
     CheckReport,
     GroupAudit,
     Quantity,
     ValueAudit,
     Verdict,
+    factor_of,
+    largest,
 )
+from lipcert.diagnostics import CODES, Level
 from lipcert.report import document as doc
-from lipcert.report.analysis import SCOPES, VERDICTS, noise_rows
-from lipcert.report.audit_findings import (
-    ORDER,
-    QUANTITIES,
-    TONES,
-    audit_findings,
-    rank,
-)
-from lipcert.report.ci import CiReport, gate_sentence, gate_statements
+from lipcert.report.analysis import VERDICTS, noise_rows
+from lipcert.report.ci import CiReport, gate_findings, gate_sentence, gate_statements
+from lipcert.report.document import Finding, Tone, by_level
+from lipcert.report.json import dump
 from lipcert.settings.gates import GateOutcome
-from lipcert.text.numbers import (
-    at_most,
-    beside,
-    counted,
-    measured,
-    share_text,
-)
+from lipcert.text.numbers import at_most, beside, counted, measured, share_text
 
+if TYPE_CHECKING:
+    from lipcert.audit.twins import TwinReport
+
+TONES: Final[Mapping[Verdict, Tone]] = MappingProxyType(
+    {
+        Verdict.VIOLATION: Tone.BAD,
+        Verdict.EXCEEDED: Tone.BAD,
+        Verdict.MISMATCH: Tone.OPEN,
+        Verdict.INCONCLUSIVE: Tone.OPEN,
+        Verdict.PARTIAL: Tone.OPEN,
+        Verdict.PASS: Tone.GOOD,
+    }
+)
+"""The tone of each verdict, the worst first."""
+ORDER: Final = tuple(TONES)
+
+
+class QuantityWords(NamedTuple):
+    """The title of a quantity in tables, the subject of a sentence, and the code of a violation."""
+
+    title: str
+    subject: str
+    code: str
+
+
+QUANTITIES: Final = MappingProxyType(
+    {
+        Quantity.OUTPUT_NORM: QuantityWords("norm", "the norm of", "LC302"),
+        Quantity.COTANGENT_NORM: QuantityWords(
+            "gradient norm", "the norm of the gradient with respect to", "LC303"
+        ),
+    }
+)
+_REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "LC102": "bound the node that the analysis names, or freeze these parameters",
+        "LC300": "give data with at least one example, or --attack",
+        "LC301": "look at the first output of a layer, or gradient there, that exceeds its bound",
+        "LC302": "check that weights and preprocessing are those that were bounded",
+        "LC303": "check that the loss and its reduction are those that were declared",
+        "LC305": "use noise for a bound larger by one part in a million",
+        "LC306": "replay the example that is named in float64",
+        "LC307": "look for bad examples (--attack pga), give more data, or take a smaller bound "
+        "(`lipcert suggest MODEL`)",
+        "LC317": "export the module again, in evaluation mode",
+        "LC318": "run the missing units again, then merge; record a run to its end",
+        "LC319": "give the model, weights and data that belong together",
+    }
+)
+"""Remedies by code, for findings that no check reports with its own remedy."""
+_CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")
+_DEFAULTS: Final = {
+    Verdict.VIOLATION: "LC301",
+    Verdict.EXCEEDED: "LC110",
+    Verdict.INCONCLUSIVE: "LC318",
+    Verdict.MISMATCH: "LC319",
+    Verdict.PARTIAL: "LC318",
+}
 _TIGHTEST: Final = 8
-_LOWEST_OCTAVE: Final = -10
-"""The lowest octave of norms over bounds; smaller ones are counted in it."""
+_AUDITED: Final = (
+    *("bounds_from", "units", "units_done", "device", "dtype", "seconds", "plain_step_ratio"),
+    "assumptions",
+)
+"""Members of the document that readers see as they are, with those of its modes."""
 
 
 def _beside(item: GroupAudit | ValueAudit) -> tuple[str, ...]:
@@ -109,6 +167,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
         answers.append(doc.Answer(f"{report.epsilon.sentence}.", tone))
     if use is not None:
         answers.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
+    audited = {name: getattr(report, name) for name in _AUDITED} | asdict(report.modes)
     file = f"{report.model}  ·  sha256 {report.model_sha256[:12]}"
     groups, values = sorted(report.groups, key=rank), sorted(report.values, key=rank)
     checks = sorted(report.checks, key=lambda check: ORDER.index(check.verdict))
@@ -124,7 +183,6 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
                 doc.tabled(_GROUP_COLUMNS, groups, most),
                 doc.Statements.of([_ERROR_NOTICED] if groups else []),
             ),
-            ("Observed norms over their bounds, example by example", _histogram(report)),
             (
                 "Inside the network: the bounds that were reached the furthest",
                 doc.tabled(_VALUE_COLUMNS, values, None if most is None else _TIGHTEST),
@@ -132,37 +190,10 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             ),
             ("Checks", doc.Statements(tuple(map(_check, checks)))),
             ("What could not be checked", doc.Listing(report.notes).first(most)),
-            ("What was audited", doc.Statements.of(_facts(report))),
+            ("What was audited", doc.Statements.of(doc.described(audited))),
         ),
         word=report.verdict.value.upper(),
     )
-
-
-def _histogram(report: AuditReport) -> doc.Ranking:
-    """Return how many norms lie in each octave, for all groups together."""
-    counts: Counter[int] = Counter()
-    for group in report.groups:
-        for place, count in group.histogram.counts.items():
-            counts[max(place // BINS_PER_OCTAVE, _LOWEST_OCTAVE)] += count
-    most = max(counts.values(), default=0)
-    over = doc.Tone.BAD if any(group.violations for group in report.groups) else doc.Tone.PLAIN
-    return doc.Ranking(
-        tuple(
-            doc.Bar(
-                _octave(octave),
-                f"{counts[octave]:,}",
-                counts[octave] / most,
-                tone=over if octave >= 0 else doc.Tone.PLAIN,
-            )
-            for octave in sorted(counts, reverse=True)
-            if counts[octave]
-        )
-    )
-
-
-def _octave(octave: int) -> str:
-    low, high = measured(2.0**octave, 3), measured(2.0 ** (octave + 1), 3)
-    return f"{low} to {high}" if octave > _LOWEST_OCTAVE else f"below {high}"
 
 
 def _check(check: CheckReport) -> doc.Statement:
@@ -254,40 +285,6 @@ def _gradient(report: AuditReport) -> Rows:
     ]
 
 
-def _facts(report: AuditReport) -> Rows:
-    """Return what was audited, and how."""
-    modes = report.modes
-    digest = (
-        ""
-        if modes.data_sha256 is None
-        else f", sha256 {modes.data_sha256[:16]}… of {modes.data_sha256_of}"
-    )
-    rows = [
-        ("bounds from", report.bounds_from),
-        ("data", f"{modes.data or 'none'}{digest}"),
-        ("recorded run", modes.trace or "none"),
-        ("attack", f"{modes.attack_steps} steps towards large gradients"),
-        ("units of work", f"{report.units_done:,} of {report.units:,} done"),
-        ("arithmetic", f"{report.dtype} on {report.device}{_rounding(report)}"),
-        ("time", _time(report)),
-    ]
-    said = report.assumptions
-    return rows + [(f"assumed: {name}", SCOPES.get(said[name], said[name])) for name in said]
-
-
-def _rounding(report: AuditReport) -> str:
-    """Return the largest allowance for rounding above the bounds of real arithmetic."""
-    shares = [
-        group.float_bound / group.grad_norm_bound - 1.0
-        for group in report.groups
-        if group.float_bound is not None and group.grad_norm_bound
-    ]
-    largest = max(filter(math.isfinite, shares), default=None)
-    if largest is None:
-        return ""
-    return f", taken to exceed a right bound by at most {at_most(100.0 * largest, 2)} %"
-
-
 def _tried(report: AuditReport) -> str:
     parts = []
     if report.examples:
@@ -314,11 +311,200 @@ def _exceeded(report: AuditReport) -> str:
     return "; ".join(map(gate_sentence, over)) or "a gate does not hold"
 
 
-def _time(report: AuditReport) -> str:
-    if not math.isfinite(report.seconds):
-        return "not known"
-    text = f"{report.seconds:.3g} s"
-    ratio = report.plain_step_ratio
-    if ratio is not None and math.isfinite(ratio):
-        text += f", {ratio:.2f} times a plain forward and backward pass"
-    return text
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A norm that was compared with a bound.
+
+    code: of its violation. kind, place: where it is ("group", "conv1"). subject: in words.
+    quantity: distinguishes several at one place, "" for groups. norm: the largest that was found,
+    None if nothing was tried.
+    """
+
+    audit: GroupAudit | ValueAudit
+    code: str
+    kind: str
+    place: str
+    subject: str
+    quantity: str
+    bound: float | None
+    norm: float | None
+
+
+def held_group(group: GroupAudit) -> Held:
+    """Return the joint gradient norm of the parameters of a group."""
+    name, norm = group.name, largest(group.max_observed, group.max_attacked)
+    subject = f"the gradient norm of {name}"
+    return Held(group, "LC301", "group", name, subject, "", group.grad_norm_bound, norm)
+
+
+def held_value(value: ValueAudit) -> Held:
+    """Return the norm of a value or of its cotangent, placed at the node that computes it."""
+    kind, place = ("node", value.node) if value.node else ("value", value.value)
+    words, quantity = QUANTITIES[value.quantity], f"{value.quantity.value} {value.value}"
+    subject, norm = f"{words.subject} {value.value}", value.max_observed
+    return Held(value, words.code, kind, place, subject, quantity, value.bound, norm)
+
+
+def rank(audit: GroupAudit | ValueAudit) -> tuple[bool, bool, float]:
+    """Return a key that sorts violations first, then undecided norms, then the tightest."""
+    share = audit.tightness
+    worst = -1.0 if share is None else math.inf if math.isnan(share) else share
+    return (audit.violations == 0, audit.undecided == 0, -worst)
+
+
+def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
+    """Return everything that a reader must know, errors first, the worst of them first."""
+    untried = {group.name for group in report.untried_groups}
+    norms = (*map(held_group, report.groups), *map(held_value, report.values))
+    ranked = sorted(norms, key=lambda item: rank(item.audit))
+    found = [finding for item in ranked for finding in _of_held(item, untried)]
+    found += gate_findings(report.gates)
+    known = {finding.code for finding in found if finding.level is Level.ERROR}
+    found = [*_of_checks(report), *found, *_of_reasons(report, known)]
+    if report.verdict is not Verdict.PASS and not any(f.level is Level.ERROR for f in found):
+        found.append(_unexplained(report))
+    found += (
+        Finding(item.code, item.level, "audit", item.node, item.message, item.remedy, item.code)
+        for item in report.warnings
+    )
+    return by_level(found)
+
+
+def _of_held(item: Held, untried: Collection[str]) -> Iterator[Finding]:
+    """Yield findings about one norm. untried: the groups whose bound was tested too little."""
+    if item.audit.violations:
+        finite = item.norm is None or math.isfinite(item.norm)
+        text = _exceeds(item) if finite else f"{item.subject} is NaN or infinite"
+        code = item.code if finite else "LC306"
+        yield _finding(item, code, Level.ERROR, f"{text}{_worst(item)}")
+    if item.audit.undecided:
+        examples = counted(item.audit.undecided, "example")
+        text = f"{item.subject} is undecided for {examples}{_compared(item)}"
+        yield _finding(item, "LC305", Level.ERROR, text)
+    if item.kind != "group":
+        return
+    if item.bound is None:
+        yield _finding(item, "LC102", Level.ERROR, f"{item.subject} has no bound to hold")
+    elif item.norm is None:
+        yield _finding(item, "LC300", Level.WARNING, f"{item.subject} was not tried")
+    elif item.place in untried:
+        yield _finding(item, "LC307", Level.ERROR, _hardly_tried(item))
+
+
+def _hardly_tried(item: Held) -> str:
+    factor = factor_of(item.audit.tightness)
+    if factor is None:
+        return f"{item.subject} is 0 in every example: nothing would show that its bound is wrong"
+    least = at_most(factor, 3)
+    return (
+        f"{item.subject} reached 1/{least} of its bound{_compared(item)}: a bound too small by "
+        "less than that would not have been noticed"
+    )
+
+
+def _finding(item: Held, code: str, level: Level, message: str) -> Finding:
+    return Finding(code, level, item.kind, item.place, message, _REMEDIES[code], item.quantity)
+
+
+def _exceeds(item: Held) -> str:
+    share = item.audit.tightness
+    times = f" {measured(share)} times" if share is not None and share > 1.0 else " over"
+    return f"{item.subject} is{times} its bound{_compared(item)}"
+
+
+def _compared(item: Held) -> str:
+    limit, norm = beside(item.bound, item.norm)
+    return f" ({norm} against {limit})"
+
+
+def _worst(item: Held) -> str:
+    where = "" if item.audit.worst_example is None else f", at {item.audit.worst_example}"
+    return f"{where}; {counted(item.audit.violations, 'violation')}"
+
+
+def _of_checks(report: AuditReport) -> Iterator[Finding]:
+    for check in report.checks:
+        if check.verdict is Verdict.PASS:
+            continue
+        remedy = check.remedy or _REMEDIES.get(check.code, "")
+        code, name, where = check.code, check.name, check.where
+        yield Finding(code, Level.ERROR, "check", name, check.placed, remedy, where)
+
+
+def _of_reasons(report: AuditReport, known: set[str]) -> Iterator[Finding]:
+    """Yield reasons that begin with a code, except those of checks and those already known."""
+    of_checks = {check.reason for check in report.checks}
+    for reason in report.reasons:
+        found = _CODE.match(reason)
+        if found and reason not in of_checks and found.group(1) in CODES.keys() - known:
+            yield _whole(found.group(1), reason[found.end() :])
+
+
+def _unexplained(report: AuditReport) -> Finding:
+    reason = report.reasons[0] if report.reasons else f"the verdict is {report.verdict.value}"
+    return _whole(_DEFAULTS[report.verdict], _CODE.sub("", reason))
+
+
+def _whole(code: str, message: str) -> Finding:
+    return Finding(code, Level.ERROR, "audit", "", message, _REMEDIES.get(code, ""), code)
+
+
+def twin_document(function: str, report: TwinReport) -> doc.Document:
+    """Return a twin run of this function as a document."""
+    check = report.check
+    why = [] if report.passed else [("what to do", check.remedy)]
+    more = doc.Commands(()) if report.passed else doc.explained(check.code)
+    members = twin_members(function, report)
+    shown = ("steps", "releases", "examples", "neighbours", "seed", "seconds", "compared")
+    return doc.Document(
+        "LipCert twin run",
+        (
+            doc.Answer(report.answer, TONES[report.verdict]),
+            doc.Answer(function, doc.Tone.SUBJECT),
+        ),
+        sections=doc.sections_of(
+            ("Why", doc.Statements.of(why), more),
+            ("What was run", doc.Statements.of(doc.described({x: members[x] for x in shown}))),
+        ),
+        word=report.verdict.value.upper(),
+    )
+
+
+def twin_members(function: str, report: TwinReport) -> dict[str, Any]:
+    """Return the object `lipcert.twin/1` of a twin run."""
+    members = asdict(report)
+    members["neighbours"] = members.pop("relation").value
+    if members["difference"] is not None:
+        members["difference"].pop("is_of_sums")
+    return {
+        "schema": "lipcert.twin/1",
+        "function": function,
+        "verdict": report.verdict.value,
+        **members,
+        "largest": report.largest,
+    }
+
+
+def twin_json(function: str, report: TwinReport) -> str:
+    """Return the document `lipcert.twin/1` of a twin run."""
+    return dump(twin_members(function, report))
+
+
+def twin_ci(function: str, report: TwinReport) -> CiReport:
+    """Return the report of a twin run for CI systems."""
+    check = report.check
+    finding = Finding(check.code, Level.ERROR, "step", check.where, check.message, check.remedy)
+    return CiReport(
+        verb="audit",
+        file=function.rpartition(":")[0],
+        headline=report.answer,
+        holds=report.verdict is Verdict.PASS,
+        findings=() if report.passed else (finding,),
+        properties={
+            "verdict": report.verdict.value,
+            "function": function,
+            "seed": str(report.seed),
+            "steps": str(report.steps),
+        },
+        seconds=report.seconds + sum(item.seconds for item in report.compared),
+    )

@@ -15,7 +15,7 @@ from lipcert.audit.records import AuditReport
 from lipcert.core.codec import CodecError, member
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
-from lipcert.report.audit_findings import audit_findings
+from lipcert.report.audit import audit_findings
 from lipcert.report.json import MEMBERS, FieldError, JsonObject, dump
 from lipcert.text.codec import Codec, Form
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
-from lipcert.text.numbers import at_most, first_of
+from lipcert.text.numbers import at_most, bar, first_of
 from lipcert.text.safe import safe
 
 if TYPE_CHECKING:
@@ -199,25 +199,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One row of a ranking. share: the length of its bar in [0, 1]; remark: next to the bar."""
-
-    name: str
-    number: str
-    share: float
-    kind: str = ""
-    remark: str = ""
-    tone: Tone = Tone.PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Numbers to compare at a glance."""
-
-    rows: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Figure:
     """A chart with its caption, a description for readers who cannot see it, and its numbers.
 
@@ -253,7 +234,7 @@ class Commands:
     rows: tuple[tuple[str, str], ...]
 
 
-Part: TypeAlias = Statements | Listing | Findings | Table | Ranking | Charts | Commands
+Part: TypeAlias = Statements | Listing | Findings | Table | Charts | Commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +289,13 @@ def table(
 def tabled(columns: Sequence[Column], items: Iterable[object], most: int | None = None) -> Table:
     """Return a table with a row for each item, of the first `most` of them."""
     return table(columns, [[column.cell(item) for column in columns] for item in items], most)
+
+
+def ranking(titles: Sequence[str], rows: Iterable[tuple[*tuple[str, ...], float]]) -> Table:
+    """Return names with a number, and a bar for the share in [0, 1] at the end of each row."""
+    names = [Column(title, least=12) for title in titles[:-1]]
+    columns = [*names, Column(titles[-1], True), Column("bar", rank=1)]
+    return table(columns, [(*row[:-1], bar(row[-1])) for row in rows])
 
 
 def csv_text(titles: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from lipcert.report.document import Cell, Document, Figure, Part, Statements, cell_text
 from lipcert.report.json import JsonObject
-from lipcert.text.numbers import bar, measured
+from lipcert.text.numbers import measured
 from lipcert.text.safe import safe
 from lipcert.version import __version__
 
@@ -63,7 +63,7 @@ def _embedded(data: JsonObject) -> str:
 
 @cache
 def _template(name: str) -> Template:
-    found = templates(kind=_kind, words=_words, drawn=_drawn, bar=bar)
+    found = templates(kind=_kind, words=_words, drawn=_drawn)
     found.filters |= {"tenth": "{:.1f}".format, "measured": partial(measured, digits=3)}
     return found.get_template(name)
 

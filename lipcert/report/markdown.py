@@ -63,8 +63,6 @@ def _blocks(part: doc.Part) -> Iterator[str]:
         case doc.Table(columns, rows, hidden):
             yield _table([column.title for column in columns], rows)
             yield from _rest(hidden)
-        case doc.Ranking(bars):
-            yield _table(("", "", ""), [(b.name, b.kind, f"{b.number} {b.remark}") for b in bars])
         case doc.Commands(lines):
             # an indented block: nothing in it can end it, because every command is one line
             comments = [f"    # {safe(comment)}\n" if comment else "" for comment, _ in lines]

@@ -116,18 +116,19 @@ def _solution(report: PrivacyReport) -> str:
     return f"Noise multiplier found: {'none' if sigma is None else f'{sigma:.12g}'}"
 
 
-def _curve(name: str, points: Sequence[CurvePoint]) -> doc.Ranking:
+def _curve(name: str, points: Sequence[CurvePoint]) -> doc.Table:
     known = [point.epsilon for point in points if point.epsilon is not None]
     largest = max(known, default=1.0) or 1.0
-    return doc.Ranking(
-        tuple(
-            doc.Bar(
+    return doc.ranking(
+        ("steps" if name == "steps" else "σ", "ε"),
+        [
+            (
                 str(point.steps) if name == "steps" else f"{point.noise_multiplier:.6g}",
                 "∞" if point.epsilon is None else at_most(point.epsilon),
                 1.0 if point.epsilon is None else point.epsilon / largest,
             )
             for point in points
-        )
+        ],
     )
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from lipcert.diagnostics import Level
 from lipcert.report import document as doc
-from lipcert.text.numbers import NO_BOUND, bar
+from lipcert.text.numbers import NO_BOUND
 from lipcert.text.safe import safe, shortened
 
 _COMMAND: Final = re.compile(r"^(\s*)::")  # a word may have been folded in its middle
@@ -82,24 +82,11 @@ def _print(console: Console, part: doc.Part) -> None:
             _print_findings(console, part)
         case doc.Table():
             _print_table(console, part)
-        case doc.Ranking(bars):
-            grid = Grid.grid(padding=(0, 2))
-            for item in bars:
-                style = _STYLES[item.tone] or "magenta"
-                cells = [Text(f"  {shortened(item.name, _NAME)}")]
-                cells += [Text(shortened(item.kind, 20), "dim")] if _kinds(part) else []
-                cells += [Text(safe(item.number), _STYLES[item.tone], justify="right")]
-                grid.add_row(*cells, Text(f"{bar(item.share)} {safe(item.remark)}", style))
-            console.print(grid)
         case doc.Commands(lines):
             for comment, line in lines:
                 if comment:
                     console.print(Text(f"# {safe(comment)}", "dim"))
                 console.print(Text(safe(line)), soft_wrap=True)
-
-
-def _kinds(ranking: doc.Ranking) -> bool:
-    return any(item.kind for item in ranking.rows)
 
 
 def _grid(labels: int = 1) -> Grid:

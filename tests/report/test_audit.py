@@ -15,7 +15,7 @@ from lipcert.audit.records import AuditReport, GradientAudit, Quantity, Verdict,
 from lipcert.cli.output import AUDIT_FORMATS
 from lipcert.diagnostics import CODES, Level
 from lipcert.errors import NoVerdictError
-from lipcert.report.audit_findings import audit_findings
+from lipcert.report.audit import audit_findings
 from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.report.markdown import LARGEST
 from lipcert.settings.gates import GateResult
@@ -118,11 +118,10 @@ def test_markdown_fits_into_a_step_summary() -> None:
     long = "x" * 100 + "<" * 400
     groups = tuple(group(f"{i}{long}", violations=1, max_observed=99.0) for i in range(300))
     checks = tuple(
-        check(f"{i}{long}", message=long * 3, verdict=Verdict.VIOLATION) for i in range(250)
+        check(f"{i}{long}", message=long * 3, verdict=Verdict.VIOLATION) for i in range(1500)
     )
     huge = replace(
         violated(), groups=groups, checks=checks, reasons=(long,) * 300,
-        assumptions={f"{i}{long}": long for i in range(1500)},
     )  # fmt: skip
     shown = audit_markdown(huge)
     assert len(shown.encode("utf-8")) <= LARGEST < 2**20

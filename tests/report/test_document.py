@@ -12,19 +12,18 @@ from lipcert.cli.output import document_text
 from lipcert.diagnostics import Level
 from lipcert.report.document import (
     Answer,
-    Bar,
     Column,
     Commands,
     Document,
     Finding,
     Findings,
     Listing,
-    Ranking,
     Section,
     Statement,
     Statements,
     Tone,
     cell_text,
+    ranking,
     sections_of,
     table,
 )
@@ -54,7 +53,7 @@ RICH = Document(
         ("Why", Listing(("one", "two"), hidden=2)),
         ("Findings", FINDINGS),
         ("Nodes", table(COLUMNS, [("fc", 1.00001, "0"), *[("head|", None, "0")] * 8], 2)),
-        ("Shares", Ranking((Bar("fc", "75%", 0.75, "Gemm", "most"),))),
+        ("Shares", ranking(("node", "op", "share"), [("fc", "Gemm", "75%", 0.75)])),
         ("Nothing", Listing(()), table(COLUMNS, [])),
         ("Again", Commands((("the same", "lipcert analyze net.onnx"),))),
     ),
@@ -87,7 +86,9 @@ Nodes
   7 further rows: --all shows them
 
 Shares
-  fc  Gemm  75%  █████████ most
+  node  op    share  bar
+  ────────────────────────────
+  fc    Gemm    75%  █████████
 
 Again
 # the same
@@ -138,9 +139,9 @@ net.onnx
 
 ## Shares
 
-|  |  |  |
-| --- | --- | --- |
-| fc | Gemm | 75% most |
+| node | op | share | bar |
+| --- | --- | --- | --- |
+| fc | Gemm | 75% | █████████ |
 
 ## Again
 
@@ -161,7 +162,7 @@ def test_html_has_every_text_of_the_document() -> None:
     shown = page_html(RICH.facts, [RICH], {"schema": "sample"})
     words = {"net.onnx", "All holds.", "PASS", "LipCert sample", "As far as it was tried.", "abab"}
     words |= {"Assumptions", "A-RNG", "of the noise", "checked", "one", "two", "no bound"}
-    words |= {"freeze it", "LC101", "1.0001", "head|", "75%", "most", "# the same", "Gemm"}
+    words |= {"freeze it", "LC101", "1.0001", "head|", "75%", "# the same", "Gemm"}
     found = {text.strip() for text in re.findall(r">([^<>]+)<", shown)}
     assert words <= found
     assert "lipcert analyze net.onnx" in shown
@@ -185,7 +186,7 @@ def hostile(name: str) -> Document:
                     Listing((name,)),
                     Findings((Finding(name, Level.ERROR, name, name, name, name),)),
                     table((Column("node", least=4), Column("op")), [(name, name)]),
-                    Ranking((Bar(name, name, 0.5, name, name),)),
+                    ranking(("node", "share"), [(name, name, 0.5)]),
                     Commands(((name, name),)),
                 ),
             ),

@@ -76,7 +76,7 @@ def test_where_the_bound_is_lost() -> None:
         node("absent", input_lipschitz=(None,)),
     )
     found = attribution.stretches(sample(nodes=nodes))
-    assert [(bar.name, bar.number) for bar in found.rows] == [("second", "6×"), ("first", "2×")]
+    assert [(row[0], row[2]) for row in found.rows] == [("second", "6×"), ("first", "2×")]
 
 
 def test_gradient_shares_add_up() -> None:
