@@ -280,9 +280,9 @@ def _affine(
 
 
 def _thrice(entries: Interval) -> Array:
-    """Return the middles, their magnitudes, and the largest magnitudes of what is between."""
-    middle, _ = entries.ball()
-    return np.stack([middle, np.abs(middle), entries.magnitude()])
+    """Return the middles, their magnitudes, and these with what the middles are off by."""
+    middle, radius = entries.ball()
+    return np.stack([middle, np.abs(middle), np.abs(middle) + radius])
 
 
 def _times(x: Array, sign: float) -> Array:

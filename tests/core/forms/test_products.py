@@ -332,6 +332,24 @@ def test_entries_that_are_known_as_intervals() -> None:
     assert follows(proof, replace(found, level=1.45, norms=(1.6, 0.0), places=(), cuts=()))
 
 
+def test_entries_below_the_smallest_normal_number() -> None:
+    """Their middles are rounded by as much as they are wide: a − b, both in [3, 7] units, is 4."""
+    net, least = Growing((1, 1), 0), 2.0**-1074
+    ends = (np.full((2, 1), number * least) for number in (3.0, 7.0))
+    both, scale = np.array([[1.0, -1.0]]), np.array([[2.0**740]])
+    value = net(
+        Dense(Operand(both, both), None), net(Dense(Operand(*ends), None), "x", (1, 2)), (1, 1)
+    )
+    stop = net(RELU, net(Scale(Operand(scale, scale)), value, (1, 1)), (1, 1))
+    proof = proof_of(net, (-(2.0**332), 2.0**332), 2.0**332)
+    for level, holds in ((0.99, False), (3.0, True)):
+        norms = (0.99 * (level * 2.0**-332) ** 2, 0.0)
+        line = ProductFact(
+            value=stop, start="x", level=level, norms=norms, ties=((2.0,),), places=(), cuts=()
+        )
+        assert follows(proof, line) == holds
+
+
 def test_multipliers_that_do_not_fit() -> None:
     net = Growing((1, 2), 0)
     net(RELU, "x", (1, 2))
