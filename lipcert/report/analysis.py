@@ -7,13 +7,12 @@ model are in sentences verbatim: the writers make them safe.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from lipcert.analysis.records import (
     Analysis,
-    Assumptions,
     NodeReport,
     ParameterReport,
     Usefulness,
@@ -34,7 +33,7 @@ from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.privacy import comparison_rows, privacy_promise
 from lipcert.settings.gates import GateOutcome, worst_of
 from lipcert.settings.loss_spec import loss_words
-from lipcert.text.numbers import NO_BOUND, at_most, first_of, measured, percent, shape_text
+from lipcert.text.numbers import NO_BOUND, at_most, measured, percent, shape_text
 
 VERDICTS: Final[Mapping[VerdictName, doc.Tone]] = MappingProxyType(
     {
@@ -55,8 +54,11 @@ SCOPES: Final = {
     "constraint-set": "all weights within the constraints (scope constraint-set)",
 }
 """The weights that bounds hold for."""
-_MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "
+_EVAL: Final = "ASSUMED to stay in eval mode, statistics frozen and nothing dropped: "
+_STEPWISE: Final = "those in the file, clipped: bounds must be computed again before every step"
+_PROVED: Final = "examples are independent of each other: proved on the graph"
+_NOT_PROVED: Final = "the file holds one example; ASSUMED that each of a batch passes alone"
 Rows = list[tuple[str, str]]
 _CHANGE: Final = {
     "add-remove": "added or removed",
@@ -298,27 +300,21 @@ def promise(analysis: Analysis) -> str:
 
 
 def assumption_rows(analysis: Analysis) -> Rows:
-    """Return everything the numbers are conditional on, with defaults marked, the input first."""
-    facts = analysis.assumptions
-    said = {item.code for item in analysis.diagnostics}
+    """Return everything the numbers are conditional on, by its name in JSON, defaults marked."""
+    facts, said = analysis.assumptions, {item.code for item in analysis.diagnostics}
     loss = loss_words({name: x for name, x in facts.loss.items() if name != "reduction"})
-    rows = [
-        ("input", _ASSUMED * ("LC104" in said) + _input_text(facts)),
-        ("loss", _ASSUMED * ("LC108" in said) + loss),
-        ("mechanism", MECHANISMS[str(facts.mechanism["kind"])].words(facts.mechanism)),
-        ("weights", _scope_text(facts)),
-        *kept_rows(facts.frozen, facts.fixed),
-        ("released", _release_text(facts)),
-        ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
-        ("examples", _batch_text(facts)),
-        ("arithmetic", facts.arithmetic),
-        ("effort", f"norms of weights certified with tier {facts.tier}"),
-    ]
+    evaluated = ", in eval mode" * bool(facts.eval_layers)
+    is_stepwise = facts.scope == "point" and facts.is_stepwise
+    members = DOCUMENT.write(facts) | {
+        "input_box": _ASSUMED * ("LC104" in said) + doc.one_line(facts.input_box),
+        "loss": _ASSUMED * ("LC108" in said) + loss,
+        "mechanism": MECHANISMS[str(facts.mechanism["kind"])].words(facts.mechanism),
+        "scope": _STEPWISE if is_stepwise else SCOPES[facts.scope],
+        "batch": _NOT_PROVED if facts.batch != "proved" else _PROVED + evaluated,
+    }
     if facts.eval_layers:
-        names = [f"{layer.name} ({layer.kind})" for layer in facts.eval_layers]
-        text = "ASSUMED to stay in eval mode, statistics frozen and nothing dropped: "
-        rows.append(("training", text + first_of(names, _MOST_NAMES)))
-    return rows + [("note", note) for note in facts.notes]
+        members["eval_mode"] = _EVAL + ", ".join(layer.name for layer in facts.eval_layers)
+    return list(doc.described(members))
 
 
 def answer_rows(analysis: Analysis) -> Rows:
@@ -381,62 +377,6 @@ def _tight(value: float | None, looseness: float | None) -> str:
     if is_attained(looseness):
         return f"{_bound(value)}, attained by an admissible example"
     return f"{_bound(value)}; the true value is at least 1/{at_most(looseness, 3)} of this"
-
-
-def _input_text(facts: Assumptions) -> str:
-    parts = [
-        f"{part.name} {list(part.shape[1:])} with {_domain_text(part.norm, part.box)}"
-        for part in facts.input_parts
-    ]
-    rows = "; each chooses a row of a table" if facts.input_ids else ""
-    return "; ".join([*parts, f"{_domain_text(facts.input_norm, facts.input_box)}{rows}"])
-
-
-def _domain_text(norm: float | None, box: tuple[float, float] | None) -> str:
-    found = [] if box is None else [f"every entry in [{box[0]:.12g}, {box[1]:.12g}]"]
-    found += [] if norm is None else [f"2-norm ≤ {at_most(norm)}"]
-    return ", ".join(found) or "any entries"
-
-
-def _scope_text(facts: Assumptions) -> str:
-    if facts.scope == "point" and facts.is_stepwise:
-        return "those in the file, clipped: the bounds must be computed again before every step"
-    held = "; ".join(f"{value} on {names}" for value, names in _alike(facts.constraints).items())
-    return f"{SCOPES[facts.scope]}{held and ': ' + held}"
-
-
-def kept_rows(frozen: Sequence[str], fixed: Mapping[str, str]) -> Rows:
-    """Return what is not trained, and how that is known."""
-    rows = []
-    if frozen:
-        text = "needed no gradient when the file was exported, and keep their values"
-        rows.append(("frozen", f"{first_of(frozen, _MOST_NAMES)}: {text}"))
-    if fixed:
-        told = [f"{names} ({why})" for why, names in _alike(fixed).items()]
-        rows.append(("fixed", f"not trained: {'; '.join(told)}"))
-    return rows
-
-
-def _alike(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the names of each value."""
-    found: dict[str, list[str]] = {}
-    for name, value in values.items():
-        found.setdefault(value, []).append(name)
-    return {value: first_of(names, _MOST_NAMES) for value, names in found.items()}
-
-
-def _release_text(facts: Assumptions) -> str:
-    neighbours = f"neighbouring data sets: {facts.neighbours}"
-    if facts.batch_size is not None and facts.reduction == "mean":
-        return f"sum of gradients / {facts.batch_size} (a public constant); {neighbours}"
-    return f"sum of the gradients of a batch; {neighbours}"
-
-
-def _batch_text(facts: Assumptions) -> str:
-    if facts.batch == "proved":
-        mode = ", in eval mode" if facts.eval_layers else ""
-        return f"independent of each other in a batch: proved on the graph{mode}"
-    return "the file holds one example; it is ASSUMED that each example of a batch passes alone"
 
 
 def _noise_text(analysis: Analysis) -> str:

@@ -170,13 +170,11 @@ def test_a_noted_tensor_is_computed_from_what_its_note_names(tmp_path):
     assert folded(computed(["pe", "val_0"], tensor="exp"), tmp_path) == set()
 
 
-def test_what_is_taken_for_fixed_is_told_in_the_first_lines(tmp_path):
+def test_what_is_taken_for_fixed_is_told(tmp_path):
     proto = computed(["pe", "val_0"], tensor="exp")
     imported = load_model(saved(proto, tmp_path), trusted=True)
-    text = "not trained: exp (computed by the exporter, from no trained parameter)"
     rows = assumption_rows(analyze(imported, Settings()))
-    assert ("fixed", text) in rows
-    assert "fixed" in [topic for topic, _ in rows[:5]]
+    assert ("fixed", "exp: computed by the exporter, from no trained parameter") in rows
     assert inspection_of(imported).fixed == imported.graph.fixed
 
 
