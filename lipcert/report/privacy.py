@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lipcert.diagnostics import Diagnostic
-from lipcert.privacy.account import ACCOUNTANTS, Account, Selection
+from lipcert.privacy.account import Account
 from lipcert.privacy.accounting import CurvePoint
 from lipcert.privacy.selection import Law
 from lipcert.report import document as doc
@@ -21,6 +21,12 @@ _LAWS: Final = {
     Law.GEOMETRIC.value: "K = k ≥ 1 has the probability (1 − 1/{mean})^(k−1)/{mean}",
     Law.POISSON.value: "K is Poisson of mean {mean} (0: nothing is published)",
 }
+_SELECTED: Final = (
+    "K is drawn once, before and apart from the data, the hyper-parameters of each trial are drawn "
+    "from one fixed distribution, they are compared on public data, and only the best is "
+    "published: K and the others stay secret"
+)
+_OTHER_MEANS: Final = ("estimates", "poisson_epsilon", "selection", "zcdp", "claimed_epsilon")
 _CURVES: Final[Mapping[str, str]] = {"steps": "steps", "noise-multiplier": "σ"}
 _LARGE: Final = " This δ is not below 1/N: choose a smaller one."
 
@@ -37,42 +43,22 @@ def privacy_promise(run: Account) -> str:
 
 
 def comparison_rows(run: Account) -> Iterator[tuple[str, str]]:
-    """Yield ε by other means, including the claim."""
-    for accountant, epsilon in run.estimates.items():
-        if accountant != run.accountant and epsilon is not None:
-            yield f"ε by {ACCOUNTANTS.get(accountant, accountant)}", at_most(epsilon)
+    """Yield ε by other means, including the claim, by their names in JSON."""
+    members = DOCUMENT.write(run)
+    shown = {name: members[name] for name in _OTHER_MEANS if members.get(name) is not None}
     if run.poisson_epsilon is not None:
-        yield (
-            "ε if batches were Poisson samples",
-            f"{at_most(run.poisson_epsilon)}, which this run cannot claim: its batches are "
-            f"drawn by {run.sampling}",
+        shown["poisson_epsilon"] = (
+            f"{at_most(run.poisson_epsilon)}, which this run cannot claim: its batches are drawn "
+            f"by {run.sampling}"
         )
+    yield from doc.described(shown)
     if run.selection is not None:
-        yield from _selection_rows(run, run.selection)
-    if run.zcdp is not None:
-        once, rho, converted = map(
-            at_most, (run.zcdp.rho_per_release, run.zcdp.rho, run.zcdp.epsilon)
+        best = run.selection.best_of
+        laws = " or ".join(
+            text.format(mean=run.trials) for law, text in _LAWS.items() if best.get(law) is not None
         )
-        text = f"ρ = {once} per release, {rho} in all; by simple conversion ε = {converted}"
-        yield "zCDP", text
-    if run.claimed_epsilon is not None:
-        yield "ε as claimed", at_most(run.claimed_epsilon)
-
-
-def _selection_rows(run: Account, selection: Selection) -> Iterator[tuple[str, str]]:
-    if selection.one_trial is not None:
-        yield "ε of one trial", f"{at_most(selection.one_trial)}, if no other trial reads the data"
-    known = {law: epsilon for law, epsilon in selection.best_of.items() if epsilon is not None}
-    for law, epsilon in known.items():
-        yield f"ε of the best of K trials, {law}", at_most(epsilon)
-    if known:
-        laws = " or ".join(text.format(mean=run.trials) for text in map(_LAWS.get, known) if text)
-        yield (
-            "provided that",
-            f"{laws}; K is drawn once, before and apart from the data, the hyper-parameters of "
-            "each trial are drawn from one fixed distribution, they are compared on public data, "
-            "and only the best is published: K and the others stay secret",
-        )
+        yield "one trial", "provided that no other trial reads the data"
+        yield "best of K", f"provided that {laws}; {_SELECTED}" if laws else "no finite ε"
 
 
 @dataclass(frozen=True, slots=True)

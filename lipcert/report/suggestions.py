@@ -22,7 +22,6 @@ from lipcert.suggestions.records import (
     Suggestion,
     Suggestions,
 )
-from lipcert.suggestions.rehearsal import rehearsal_told
 from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
@@ -45,6 +44,13 @@ _COLUMNS: Final = (
     *_OUTCOME,
 )
 _STEPS: Final = (doc.Column("recipe", least=30, most=80), *_OUTCOME)
+_RUNS: Final = (
+    doc.Column("recipe", least=30, most=80, cell=lambda run: run.title),
+    doc.Column("reached", True, cell=lambda run: _share(run.accuracy)),
+    doc.Column("over clipping", True, cell=lambda run: _share(run.margin)),
+    doc.Column("beyond doubt", optional=True, cell=lambda run: "better" * run.better),
+    doc.Column("not rehearsed", most=80, optional=True, cell=lambda run: run.why),
+)
 
 
 def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Document:
@@ -77,10 +83,7 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 doc.table(_STEPS, [_row(item) for item in found.recipes]),
                 doc.Listing((f"{found.unproven}.",) if found.unproven else ()),
             ),
-            (
-                "Rehearsal: private runs from the same start",
-                doc.Listing(() if found.rehearsal is None else rehearsal_told(found.rehearsal)),
-            ),
+            ("Rehearsal: private runs from the same start", *_rehearsal(found)),
             (
                 "Other networks, to be written by hand: bounds by weights may be smaller",
                 doc.Commands(tuple(_edits(found))),
@@ -137,13 +140,6 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
     signal = f"{against} at {at}{drawn * found.of_norms}"
     yield "signal", signal if found.source else "not measured: ranked by the noise alone"
     yield "noise", f"of one step, over the norm of {against}; of the run: over √T, too"
-    if (rehearsal := found.rehearsal) is not None:
-        yield (
-            "probe",
-            f"{rehearsal.measure} on {rehearsal.kept_out} examples that no run saw; "
-            f"{_share(rehearsal.before)} of the network as given, {_share(rehearsal.majority)} "
-            "without inputs",
-        )
     yield "time", f"{found.seconds:.0f} s"
 
 
@@ -229,6 +225,15 @@ def training_code(recipe: Recipe) -> Iterator[str]:
     yield "        optimizer.step()"
     if settings.enforced.clips_layers:
         yield "    # evaluate here: clips of inputs are part of the network only until the run ends"
+
+
+def _rehearsal(found: Suggestions) -> Iterator[doc.Table | doc.Statements]:
+    """Yield what short runs reached, and on how many examples that no run saw."""
+    if found.rehearsal is not None:
+        members = DOCUMENT.write(found.rehearsal)
+        members.pop("runs")
+        yield doc.tabled(_RUNS, found.rehearsal.runs)
+        yield doc.Statements.of(doc.described(members))
 
 
 def _recipe_table(found: Suggestions) -> doc.Table:

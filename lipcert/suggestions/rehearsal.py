@@ -336,22 +336,3 @@ class Run:
             name: np.broadcast_to(part, math.prod(shapes[name])).reshape(shapes[name])
             for name, part in found.items()
         }
-
-
-def rehearsal_told(found: Rehearsal) -> tuple[str, ...]:
-    """Return one line for each short run: what it reached, and how it went."""
-    lines = []
-    for run in found.runs:
-        if run.accuracy is None:
-            lines.append(f"{run.title}: not rehearsed: {run.why}")
-            continue
-        curve = " ".join(f"{accuracy:.2f}" for _, accuracy in run.curve)
-        than = ""
-        if run.margin is not None:
-            word = "better beyond doubt" if run.better else "not better beyond doubt"
-            than = f", {run.margin:+.3f} against clipping: {word}"
-        lines.append(
-            f"{run.title}: {found.measure} {run.accuracy:.3f} after {found.steps} steps with Adam "
-            f"({curve}){than}"
-        )
-    return tuple(lines)

@@ -25,7 +25,6 @@ from lipcert.process.progress import ProgressReport
 from lipcert.settings.settings import RUN_KEYS, Settings
 from lipcert.suggestions import session
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
-from lipcert.suggestions.rehearsal import rehearsal_told
 from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 from lipcert.training.mechanisms import Clipless, GradientClipping, TrainingMechanism, mechanism_of
@@ -90,7 +89,8 @@ class ModuleSuggestions:
         if recipe.learning_rate is not None:
             lines.append(_indented(f".optimizer(): Adam(lr={recipe.learning_rate})"))
         if found.rehearsal is not None:
-            lines += ["Rehearsed", *map(_indented, rehearsal_told(found.rehearsal))]
+            lines.append(f"Rehearsed, by {found.rehearsal.measure}")
+            lines += [f"  {run.title}: {run.why or run.accuracy}" for run in found.rehearsal.runs]
         lines += ["Done in .module", *(f"  {line}" for line in self.changes or ("nothing",))]
         others = [other for other in found.recipes if other.mechanism != recipe.mechanism]
         if others:

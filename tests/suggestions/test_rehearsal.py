@@ -1,6 +1,7 @@
 """Rehearsals learn where the noise lets them, drown where it does not, and decide what is first."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from functools import cache
@@ -26,7 +27,7 @@ from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of
 from lipcert.suggestions.changes import gradient_clipping, held
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed, Suggestions
-from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsal_told, rehearsed
+from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsed
 from lipcert.suggestions.session import Session, suggest
 from tests.commands import lipcert as command
 from tests.suggestions.networks import export
@@ -323,12 +324,11 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
     assert not found.unproven
     for kind in ("text", "markdown"):
         shown = document_text(suggestions_document(found), kind, width=160)
-        assert "accuracy 0.500 after 1 steps" in " ".join(shown.split())
         assert "from the same start" in shown
         assert "0.700" in shown
-    first, second, *_ = rehearsal_told(found.rehearsal)
-    assert "accuracy 0.500 after 1 steps with Adam (0.50)" in first
-    assert second.endswith("+0.100 against clipping: better beyond doubt")
+        assert re.search(
+            r"0\.500 +(\| )?0\.000 *(\|[ |]+)?\n.* 0\.600 +(\| )?0\.100 +(\| )?better", shown
+        )
 
 
 @pytest.mark.parametrize(("margin", "stays"), [(-0.1, False), (0.01, False), (0.1, True)])
