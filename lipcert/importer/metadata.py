@@ -27,7 +27,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lipcert.core.reader.records import Model, Node
+import numpy as np
+
+from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.graph.ir import EvalLayer
@@ -71,6 +73,8 @@ _RESULT: Final = re.compile(r"^/(?:.+/)?(\w+?)(?:_\d+)?_output_\d+$")
 """Names that the TorchScript exporter gives to results of nodes, here of folded nodes."""
 _OF_SIZES: Final = {"Cast", "Constant", "Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 """Operators of which a folded number, such as 1/√d of an attention, may come from sizes alone."""
+_SIZES: Final = np.arange(2.0, 4097.0) ** (1.0 / np.array([[1], [2], [4], [-1], [-2], [-4]]))
+"""What is then in place of a number n: n, √n, √√n, or 1 over these; not 1, as of a new scale."""
 _STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING: Final = "_native_batch_norm_legit_functional"
@@ -147,16 +151,18 @@ class Provenance:
             return name not in self.targets
         return size == 1 and _RESULT.match(name) is not None
 
-    def is_made_up(self, name: str, node: str, size: int) -> bool:
+    def is_made_up(self, name: str, node: str, tensor: Tensor) -> bool:
         """Whether an exporter of torch made up the name, for a copy or for new numbers.
 
-        node: the name of a node that reads it, which identifies the exporter. size: of the tensor,
-        which onnxruntime may have computed from parameters when it saved the file.
+        node: the name of a node that reads it, which identifies the exporter. tensor: onnxruntime
+        may have computed it from parameters when it saved the file, if not from literals and sizes.
         """
         if not self.is_torch:
             return name.startswith("onnx::")
         is_called = node.startswith(_EXPORTED) and _CALLED.match(name) is not None
-        result, fixed = _RESULT.match(name), _OF_SIZES if size == 1 else {"Constant"}
+        result, number = _RESULT.match(name), tensor.values().reshape(-1, 1, 1)[:1]
+        kinds = _OF_SIZES if np.isclose(_SIZES, number, 3e-7, 0.0).any() else {"Cast"}
+        fixed = {"Constant", *(kinds if tensor.size == 1 else ())}
         return is_anonymous(name) or is_called or (result is not None and result[1] not in fixed)
 
     def mentioned(self, node: Node) -> list[str]:

@@ -253,7 +253,7 @@ def _unseen_without_notes(
     for item in readers:
         for given in item.node.inputs if item.node.op_type not in _SIZED else ():
             name = names.get(given, "")
-            if not name or not notes.is_made_up(name, label(item.node), floats[name].size):
+            if not name or not notes.is_made_up(name, label(item.node), floats[name]):
                 continue
             if item.node.op_type == "Identity":
                 names[item.node.outputs[0]] = name  # a tensor of equal numbers, stored once

@@ -75,8 +75,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     own = frozenset() if notes.signed else _unnoted(model, notes, marks.nodes) | found.reduced
     followed = frozenset[str]() if marks.as_exported else _followed(found, own, marks)
     mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks, followed)
-    limits = set(_limits(marks.nodes, stored))
-    odd = uses.odd(stored)
+    inside = own.union(uses.odd(stored), _limits(marks, stored))
     formulas = set(_formula_numbers(program, stored))
     plain = uses.plain | program.untracked  # such a number is fixed, even if others are trained
     parameters: dict[str, Parameter] = {}
@@ -104,7 +103,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
             is_number = name in formulas or (name in plain - own and tensor.size == 1)
             is_parameter = notes.is_known(name) or not is_number
         else:
-            is_parameter = name in limits | odd | own
+            is_parameter = name in inside
         if is_parameter:
             is_computed = name in found.names and not marks.as_exported
             is_folded = is_computed or name in mixed or name in uses.plain
@@ -166,21 +165,22 @@ def scales_of_quantised(model: Model) -> frozenset[str]:
     return frozenset(name for node in dequantised(model) for name in node.inputs[1:2])
 
 
-def _limits(nodes: Sequence[NotedNode], stored: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield the tensors of maxima and minima, but for single numbers below a divisor.
+def _limits(marks: Marks, stored: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield the tensors of maxima and minima, but for single numbers below divisors alone.
 
-    Such a floor only keeps a division away from 0.
+    Such a floor only keeps a division away from 0, unless its name shows a parameter.
     """
-    divisors = set[str]()
-    for item in reversed(nodes):
-        kind, is_divisor = item.node.op_type, not divisors.isdisjoint(item.node.outputs)
-        if kind == "Reciprocal" or (kind in {"Expand", "Sqrt"} and is_divisor):
-            divisors.update(item.node.inputs)
-        elif kind == "Div":
-            divisors.update(item.node.inputs[1:])
-        elif kind in _LIMITS:
-            floors = is_divisor and kind == "Max"
-            yield from (x for x in item.tensors if not (floors and stored[x].size == 1))
+    divisors, others, is_known = set[str](), set[str](), marks.provenance.is_known
+    for item in reversed(marks.nodes):
+        kind, given, made = item.node.op_type, item.node.inputs, item.node.outputs
+        is_divisor = not divisors.isdisjoint(made) and others.isdisjoint(made)
+        is_below = kind == "Reciprocal" or (kind in {"Expand", "Sqrt"} and is_divisor)
+        first = 0 if is_below else 1 if kind == "Div" else len(given)
+        others.update(given[:first])
+        divisors.update(given[first:])
+        if kind in _LIMITS:
+            floors = {x for x in item.tensors if stored[x].size == 1 and not is_known(x)}
+            yield from item.tensors - (floors if is_divisor and kind == "Max" else set())
 
 
 class _Uses:

@@ -322,15 +322,17 @@ def test_a_number_of_a_spelled_activation_may_be_trained(tmp_path, slope, more):
     assert bounds["w"] is not None
 
 
-@pytest.mark.parametrize("name", ["/f/MatMul_output_0", "/Constant_2_output_0", "/Exp_output_0"])
-def test_what_onnxruntime_computed_from_parameters_has_no_bound(tmp_path, name):
-    """It saves constant results of nodes under their names: U @ V, or e^s of a scale s."""
-    shape = () if "Exp" in name else (4,)
+@pytest.mark.parametrize("name", ["/f/MatMul", "/Constant_2", "/Exp", "/Reciprocal", "/Pow_1"])
+@pytest.mark.parametrize("number", [4.0**-0.5, 1 / 0.7, 1.0])
+def test_what_onnxruntime_computed_from_parameters_has_no_bound(tmp_path, name, number):
+    """It saves constant results of nodes under their names: U @ V, e^s or 1/s of a scale s."""
+    name, shape = f"{name}_output_0", (4,) if "M" in name or "C" in name else ()
     nodes = [node("Mul", ["x", name], ["h"]), node("MatMul", ["h", "w"], ["y"])]
-    proto = model(nodes, ("N", 4), {"w": weights(4, 3), name: np.full(shape, 0.5, np.float32)})
+    proto = model(nodes, ("N", 4), {"w": weights(4, 3), name: np.full(shape, number, np.float32)})
     proto.producer_name = "pytorch"
     analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
-    assert (analysis.network.grad_norm is None) is ("Constant" not in name)
+    is_fixed = "C" in name or (number == 0.5 and ("R" in name or "P" in name))
+    assert (analysis.network.grad_norm is None) is not is_fixed
 
 
 @pytest.mark.parametrize("producer", ["pytorch", ""])

@@ -125,12 +125,15 @@ def test_limits_of_a_clip(tmp_path):
     assert not load_model(saved(proto, tmp_path)).graph.parameters
 
 
-@pytest.mark.parametrize(("kind", "found"), [("Div", {"w"}), ("Mul", {"w", "floor"})])
-def test_a_floor_is_one_below_a_divisor(tmp_path, kind, found):
-    nodes = [node("ReduceL2", ["x"], ["s"], axes=[1]), node("Max", ["s", "floor"], ["m"])]
-    nodes += [node(kind, ["x", "m"], ["n"]), node("MatMul", ["n", "w"], ["y"])]
-    proto = model(nodes, ("N", 6), {"w": weights(6, 6), "floor": np.array(1e-3, np.float32)})
-    assert set(load_model(saved(proto, tmp_path)).graph.parameters) == found
+@pytest.mark.parametrize("kind", ["Div", "Mul"])
+@pytest.mark.parametrize("added", ["x", "m"])
+@pytest.mark.parametrize("name", ["floor", "norm.floor"])
+def test_a_floor_is_one_below_a_divisor(tmp_path, kind, added, name):
+    nodes = [node("ReduceL2", ["x"], ["s"], axes=[1]), node("Max", ["s", name], ["m"])]
+    nodes += [node(kind, ["x", "m"], ["n"]), node("Add", ["n", added], ["y"])]
+    proto = model(nodes, ("N", 6), {name: np.array(1e-3, np.float32)})
+    found = set(load_model(saved(proto, tmp_path)).graph.parameters)
+    assert found == ({name} - {"floor"} if (kind, added) == ("Div", "x") else {name})
 
 
 def test_the_sixth_of_a_hard_swish_is_no_parameter(tmp_path):
