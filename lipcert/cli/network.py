@@ -140,8 +140,7 @@ def analyze(
 )
 @option(
     "--probe",
-    "Rehearse every recipe and the first changes on --data, not only what may be better than "
-    "gradient clipping.",
+    "Rehearse every recipe on --data, not only what may be better than gradient clipping.",
     is_flag=True,
 )
 @option(

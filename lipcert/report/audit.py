@@ -273,16 +273,8 @@ def _gradient(report: AuditReport) -> Rows:
     if not found.examples:
         return []
     limit, largest = beside(found.grad_norm_bound, found.grad_norm_max)
-    slack = found.slack
-    times = "" if slack is None else f"; G is {at_most(slack, _DIGITS)} times the largest"
-    return [
-        ("bound G", limit),
-        (
-            f"in {counted(found.examples, 'example')}",
-            f"median {measured(found.grad_norm_median)}, largest {largest}{times}",
-        ),
-        *noise_rows(report.usefulness),
-    ]
+    members = asdict(found) | {"grad_norm_bound": limit, "grad_norm_max": largest}
+    return [*doc.described(members | {"slack": found.slack}), *noise_rows(report.usefulness)]
 
 
 def _tried(report: AuditReport) -> str:

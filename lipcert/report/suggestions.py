@@ -147,7 +147,7 @@ def _table(items: Sequence[Suggestion], most: int | None = None) -> doc.Table:
     rows = []
     for rank, item in enumerate(items, 1):
         what = f"{_under(item)}{item.change.change}"
-        rows.append((str(rank), *_step(what, item.outcome, item.accuracy_probe)))
+        rows.append((str(rank), *_step(what, item.outcome)))
     return doc.table(_COLUMNS, rows, most)
 
 
@@ -305,7 +305,7 @@ def _suggestion(item: Suggestion) -> JsonObject:
         **_change(item.change, item.outcome),
         "mechanism": item.mechanism,
         "settings": _settings(item.settings),
-        "accuracy_probe": item.accuracy_probe,
+        "accuracy_probe": None,
         "with_recipe": item.with_recipe,
     }
 

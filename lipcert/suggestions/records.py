@@ -84,14 +84,13 @@ class Suggestion:
     """A change, and the outcome with it under a mechanism.
 
     settings: all settings that differ from the given ones. mechanism: the one under which it was
-    analysed. accuracy_probe: of a short run, if one was made.
+    analysed.
     """
 
     change: Change
     mechanism: str
     settings: Mapping[str, object]
     outcome: Outcome
-    accuracy_probe: float | None = None
     with_recipe: bool = False
 
 

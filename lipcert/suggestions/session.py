@@ -54,8 +54,6 @@ _RIVALS: Final = 3
 """Number of recipes that are rehearsed next to gradient clipping."""
 _PACES: Final = (0.5, 2.0)
 """Factors of the rate at which plain gradient clipping is rehearsed, too."""
-_SINGLE: Final = 4
-"""Number of single changes that are rehearsed, too, if all recipes are."""
 _UNPROVEN: Final = (
     "less noise over signal at the first weights does not say that a network within constraints "
     "learns: such a recipe stands above gradient clipping only after a rehearsal"
@@ -131,18 +129,15 @@ class Session:
         self.deadline = self._after(_LATER)
         recipes = list(self._recipes([*families, *late], usable)) or [self._recipe(())]
         recipes.sort(key=lambda recipe: recipe.outcome.score)
-        shown = self._rehearsed(recipes, sorted(found, key=_rank))
-        best, *behind = shown.recipes
+        (best, *behind), rehearsal, unproven = self._rehearsed(recipes)
         whole = self._recipe(best.changes, between=True)
         rate, accuracy = best.learning_rate, best.accuracy_probe
         best = replace(whole, learning_rate=rate, accuracy_probe=accuracy)
-        known = {item.change: item.accuracy_probe for item in shown.single}
         self.deadline = self.end
         others = list(self._others(changes, best))
         tried = {item.change for item in found}
         rest = [change for change in usable if change not in tried]
         found += [*self._single(late, ()), *self._single(rest, self.home)]
-        found = [replace(item, accuracy_probe=known.get(item.change)) for item in found]
         ranked = tuple(sorted(found, key=_rank))
         apart = tuple(sorted(others, key=_rank))
         source = analyst.examples
@@ -165,8 +160,8 @@ class Session:
             skipped=tuple(self.skipped),
             untried=tuple(dict.fromkeys(x for x in self.untried if x not in self.done)),
             seconds=time.monotonic() - self.started,
-            rehearsal=shown.rehearsal,
-            unproven=shown.unproven,
+            rehearsal=rehearsal,
+            unproven=unproven,
             of_norms=self._of_norms,
             edits=tuple(edits_of(graph, settings)),
         )
@@ -177,33 +172,31 @@ class Session:
         examples = self.analyst.examples
         return examples is not None and examples.is_drawn
 
-    def _rehearsed(self, recipes: list[Recipe], single: Sequence[Suggestion]) -> _Shown:
-        """Put gradient clipping first, or a recipe that a rehearsal shows to be better."""
+    def _rehearsed(self, recipes: list[Recipe]) -> tuple[list[Recipe], Rehearsal | None, str]:
+        """Put gradient clipping first, or a recipe that a rehearsal shows to be better.
+
+        Returns the recipes, the rehearsal, and `Suggestions.unproven`.
+        """
         clipping = next(
             (recipe for recipe in recipes if recipe.settings.enforced.clips_gradients), None
         )
         if clipping is None:
-            return _Shown(recipes, (), None, "")
+            return recipes, None, ""
         others = [recipe for recipe in recipes if recipe is not clipping]
         less = [recipe for recipe in others if recipe.outcome.score < clipping.outcome.score]
         if isinstance(self.trials, str):
             unproven = f"{_UNPROVEN}; {self.trials}" if less else ""
-            return _Shown([clipping, *others], (), None, unproven)
+            return [clipping, *others], None, unproven
         plain = self._plain(clipping)
         tried = [plain] if plain is clipping else [plain, clipping]
         tried += others if self.probe else less[:_RIVALS]
-        alone = [item for item in single if item.change.topic != TOPIC]
-        alone = alone[:_SINGLE] if self.probe else []
         parts = [Part(item.mechanism, _title(item), item.changes) for item in tried]
-        parts += [
-            Part(item.mechanism, item.change.change, (*self.home, item.change)) for item in alone
-        ]
         rate, paces = plain.learning_rate or 0.0, _PACES if plain.learning_rate else ()
         paced = [replace(plain, learning_rate=float(f"{x * rate:.2g}")) for x in paces]
         title = parts[0].title
         parts += [replace(parts[0], title=f"{title}, {x:g} × the rate", pace=x) for x in paces]
         found = rehearsed(parts, self.analyst, self.trials, self.seconds, self.observe)
-        runs = dict(zip(map(id, (*tried, *alone, *paced)), found.runs, strict=True))
+        runs = dict(zip(map(id, (*tried, *paced)), found.runs, strict=True))
         margin = runs[id(clipping)].margin
         clipped = plain if margin is not None and margin < CLEAR else clipping
         better = [recipe for recipe in (*tried, *paced) if runs[id(recipe)].better]
@@ -212,13 +205,11 @@ class Session:
         best = max([clipped, *better], key=lambda item: reached[id(item)])
         behind = [item for item in (clipped, *others) if item.mechanism != best.mechanism]
         accuracies = {key: run.accuracy for key, run in runs.items()}
-        return _Shown(
+        is_unproven = less and best.mechanism == clipped.mechanism
+        return (
             [replace(item, accuracy_probe=accuracies.get(id(item))) for item in (best, *behind)],
-            [replace(item, accuracy_probe=accuracies[id(item)]) for item in alone],
             found,
-            f"{_UNPROVEN}, and none showed that"
-            if less and best.mechanism == clipped.mechanism
-            else "",
+            f"{_UNPROVEN}, and none showed that" if is_unproven else "",
         )
 
     def _plain(self, clipping: Recipe) -> Recipe:
@@ -428,19 +419,6 @@ def _title(recipe: Recipe) -> str:
     return f"{what}: {', '.join(made)}" if made else what
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The result of rehearsals: recipes in order, and accuracies of them and of single changes.
-
-    unproven: as in `Suggestions`.
-    """
-
-    recipes: Sequence[Recipe]
-    single: Sequence[Suggestion]
-    rehearsal: Rehearsal | None
-    unproven: str
-
-
 BUDGET: Final = 120.0
 """Seconds, by default."""
 _REHEARSALS: Final = 0.25
@@ -476,7 +454,7 @@ def suggest(
             they are private; None: random admissible ones.
         budget: seconds after which nothing more is tried.
         observe: is called with progress.
-        probe: rehearse every recipe and the first single changes.
+        probe: rehearse every recipe.
 
     Raises:
         UsageError: as `bounded` does for the settings, and for a probe without examples that can
