@@ -8,7 +8,6 @@ import click
 from lipcert.cli import paths
 from lipcert.cli.options import chosen_settings, knob_options, output_options
 from lipcert.cli.output import Output, write
-from lipcert.cli.sources import EffectiveSettings
 from lipcert.errors import ExitCode, UsageError
 from lipcert.report.document import one_line
 from lipcert.report.json import dump
@@ -160,30 +159,15 @@ def config() -> None:
 def show(context: click.Context, /, result: Output, **_: object) -> ExitCode:
     """Print the effective value of every setting and where it comes from."""
     effective = chosen_settings(context)
-    write(_as_json(effective) if result.format == "json" else _as_text(effective))
-    return ExitCode.HOLDS
-
-
-def _as_text(effective: EffectiveSettings) -> str:
-    lines = [
-        f"{key:<18}{safe(one_line(_value(effective, key))):<24}  {safe(origin)}"
+    found = {
+        key: {"value": plain(name, getattr(effective.settings, name)), "source": origin}
         for key, origin in effective.origins.items()
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _as_json(effective: EffectiveSettings) -> str:
-    return dump(
-        {
-            "schema": "lipcert.config/1",
-            "settings": {
-                key: {"value": _value(effective, key), "source": origin}
-                for key, origin in effective.origins.items()
-            },
-        }
-    )
-
-
-def _value(effective: EffectiveSettings, key: str) -> object:
-    name = key.replace("-", "_")
-    return plain(name, getattr(effective.settings, name))
+        for name in [key.replace("-", "_")]
+    }
+    if result.format == "json":
+        write(dump({"schema": "lipcert.config/1", "settings": found}))
+        return ExitCode.HOLDS
+    for key, item in found.items():
+        value, source = safe(one_line(item["value"])), safe(str(item["source"]))
+        write(f"{key:<18}{value:<24}  {source}\n")
+    return ExitCode.HOLDS

@@ -322,19 +322,19 @@ class Held:
     norm: float | None
 
 
-def held_group(group: GroupAudit) -> Held:
-    """Return the joint gradient norm of the parameters of a group."""
-    name, norm = group.name, largest(group.max_observed, group.max_attacked)
-    subject = f"the gradient norm of {name}"
-    return Held(group, "LC301", "group", name, subject, "", group.grad_norm_bound, norm)
+def held(audit: GroupAudit | ValueAudit) -> Held:
+    """Return the joint gradient norm of a group, or the norm of a value or of its cotangent.
 
-
-def held_value(value: ValueAudit) -> Held:
-    """Return the norm of a value or of its cotangent, placed at the node that computes it."""
-    kind, place = ("node", value.node) if value.node else ("value", value.value)
-    words, quantity = QUANTITIES[value.quantity], f"{value.quantity.value} {value.value}"
-    subject, norm = f"{words.subject} {value.value}", value.max_observed
-    return Held(value, words.code, kind, place, subject, quantity, value.bound, norm)
+    That of a value is placed at the node that computes it.
+    """
+    if isinstance(audit, GroupAudit):
+        name, norm = audit.name, largest(audit.max_observed, audit.max_attacked)
+        subject = f"the gradient norm of {name}"
+        return Held(audit, "LC301", "group", name, subject, "", audit.grad_norm_bound, norm)
+    words = QUANTITIES[audit.quantity]
+    kind, place = ("node", audit.node) if audit.node else ("value", audit.value)
+    quantity, subject = f"{audit.quantity.value} {audit.value}", f"{words.subject} {audit.value}"
+    return Held(audit, words.code, kind, place, subject, quantity, audit.bound, audit.max_observed)
 
 
 def rank(audit: GroupAudit | ValueAudit) -> tuple[bool, bool, float]:
@@ -347,7 +347,7 @@ def rank(audit: GroupAudit | ValueAudit) -> tuple[bool, bool, float]:
 def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     """Return everything that a reader must know, errors first, the worst of them first."""
     untried = {group.name for group in report.untried_groups}
-    norms = (*map(held_group, report.groups), *map(held_value, report.values))
+    norms = (*map(held, report.groups), *map(held, report.values))
     ranked = sorted(norms, key=lambda item: rank(item.audit))
     found = [finding for item in ranked for finding in _of_held(item, untried)]
     found += gate_findings(report.gates)
