@@ -80,7 +80,7 @@ from lipcert.training.private import (
     usable,
 )
 from lipcert.training.release import NoiseSource, Release
-from lipcert.training.same_network import SameNetwork, require_gradients
+from lipcert.training.same_network import require_gradients
 from lipcert.training.world import PATIENCE, World
 
 _HEAD: Final = "The settings of a private training run: lipcert certify MODEL --config THIS"
@@ -195,7 +195,7 @@ def make_private(
         enforcement = enforced(network, calibration, mechanism, still)
         for handle in enforcement.handles:
             undo.callback(handle.remove)
-        require_gradients(network, calibration.bounds.graph, training=True)
+        require_gradients(network, calibration.bounds.graph)
         enforcement.project()
         if place is not None and moves and not resume:
             network = parts.network(declared, None)
@@ -315,10 +315,7 @@ class _Assembly:
         world, plan, bounds = self.world, calibration.plan, calibration.bounds
         for handle in network.outputs.join_in_training(network.module):
             self.undo.callback(handle.remove)
-        sameness = SameNetwork(self.model, network, bounds.graph, trained)
-        guard = StepGuard(
-            network.module, trained, calibration.settings, sameness, enforcement.forward
-        )
+        guard = StepGuard(network.module, trained, calibration.settings, enforcement.forward)
         is_bare = enforcement.forward is not None and self.model is network.module
         hooks = Hooks(self.model, guard, plan, is_bare=is_bare)
         self.undo.callback(hooks.remove)
@@ -357,6 +354,7 @@ class _Assembly:
                 float(plan.batch),
                 bounds.loss_clip,
                 guard=guard,
+                leaves={n: x for n, x in enforcement.leaves.items() if n in trained},
                 gradients=enforcement.gradients,
             ),
             calibration=calibration,

@@ -41,10 +41,11 @@ class PrivateLoss(nn.Module):
     """Σᵢ ℓᵢ / divisor of a batch; the gradients of calls for slices of the batch add up.
 
     divisor: B, the public constant. clip: the norm to which the loss gradient at the output is
-    clipped; None for no clip. gradients: returns the sum of per-example clipped gradients, under
-    mechanisms that clip them. It is called in the forward pass; its result is computed and stored
-    in backward(), and autograd does not run through the module. reduction: "sum", or "none" for the
-    losses of single examples, which a recorder uses.
+    clipped; None for no clip. leaves: the parameters by which autograd differentiates, by name.
+    gradients: returns the sum of per-example clipped gradients, under mechanisms that clip them. It
+    is called in the forward pass; its result is computed and stored in backward(), and autograd
+    does not run through the module. reduction: "sum", or "none" for the losses of single examples,
+    which a recorder uses.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class PrivateLoss(nn.Module):
         clip: float | None,
         *,
         guard: StepGuard,
+        leaves: Mapping[str, Tensor],
         gradients: Callable[[Tensor, Tensor], Asked] | None = None,
     ) -> None:
         super().__init__()
@@ -66,6 +68,7 @@ class PrivateLoss(nn.Module):
         self._divisor = divisor
         self._clip = clip
         self._guard = guard
+        self._leaves = leaves
         self._gradients = gradients
         self._as_it_is = torch.compiler.disable(super().__call__)  # type: ignore[no-untyped-call]
 
@@ -88,11 +91,11 @@ class PrivateLoss(nn.Module):
         if self.reduction == "none":
             return per_example_loss(self._loss, logits, admissible)
         passing = self._guard.losing(logits)
-        if self._gradients is not None:
-            return self._clipped(self._gradients, logits, admissible, passing)
         with kept_as_they_are():
+            if self._gradients is not None:
+                return self._clipped(self._gradients, logits, admissible, passing)
             total = per_example_loss(self._loss, passing.output, admissible, self._clip).sum()
-        return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
+        return self._released(total, passing, lambda: _differentiated(total, self._leaves))
 
     def _clipped(
         self,
@@ -124,7 +127,8 @@ class PrivateLoss(nn.Module):
             if factor != 1.0:
                 raise UsageError(_DIVISOR.format(factor=factor, divisor=self._divisor))
             self._guard.returning(passing)
-            self._guard.put(gradients())
+            with kept_as_they_are():
+                self._guard.put(gradients())
 
         released.register_post_accumulate_grad_hook(put)  # type: ignore[no-untyped-call]
         return released
@@ -161,7 +165,7 @@ def _is_same_view(one: Tensor, other: Tensor) -> bool:
     return first == second
 
 
-def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
+def _differentiated(total: Tensor, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Return ∂total/∂θ for the parameters that the total depends on."""
     if not total.requires_grad:
         return {}

@@ -36,6 +36,7 @@ from lipcert.training.clipping.gradients import (
     in_one_piece,
 )
 from lipcert.training.clipping.single import SingleGradients
+from lipcert.training.exporting import copied
 from lipcert.training.mechanisms import (
     BackpropClipping,
     Clipless,
@@ -109,8 +110,9 @@ class Enforcement:
     gradients: given the batch that went forward and its labels, returns the sum of clipped
     gradients by the module's names; None if autograd differentiates the pass. forward: returns the
     output for a batch from a pass of the bounded graph that `gradients`, or autograd, completes;
-    None if it has to be the module's own. handles: hooks in the module. weight_decay: λ of ∇ℓ + λθ,
-    if that is what is clipped. masked: names of the parts whose dropout masks are drawn in every
+    None if it has to be the module's own. leaves: what autograd differentiates that output by, by
+    the module's names. handles: hooks in the module. weight_decay: λ of ∇ℓ + λθ, if that is what is
+    clipped. masked: names of the parts whose dropout masks are drawn in every
     forward pass.
     """
 
@@ -118,6 +120,7 @@ class Enforcement:
     present: Callable[[], Calibration]
     gradients: Callable[[Tensor, Tensor], Asked] | None = None
     forward: Callable[[Tensor], Tensor] | None = None
+    leaves: Mapping[str, Tensor] = field(default_factory=dict)
     handles: tuple[RemovableHandle, ...] = ()
     weight_decay: float | None = None
     masked: tuple[str, ...] = ()
@@ -144,9 +147,10 @@ def enforced(
         network.tensors(),
         orthogonalize=mechanism.orthogonalize if isinstance(mechanism, Clipless) else 0,
     )
-    forward = bounded_pass(network, planned.bounds.graph)
+    leaves = network.leaves()
+    forward = bounded_pass(network, planned.bounds.graph, leaves)
     if not isinstance(mechanism, WeightClipping):
-        return Enforcement(projector.project, lambda: planned, forward=forward)
+        return Enforcement(projector.project, lambda: planned, forward=forward, leaves=leaves)
     trained = [name for name, item in planned.bounds.graph.parameters.items() if item.trainable]
     free = {name: item for name, item in network.tensors().items()
             if name in trained and name not in projector.constrained}  # fmt: skip
@@ -156,18 +160,22 @@ def enforced(
         projector.radii,
         mechanism.slack,
     )
-    return Enforcement(projector.project, noise.present, forward=forward)
+    return Enforcement(projector.project, noise.present, forward=forward, leaves=leaves)
 
 
-def bounded_pass(network: TrainedNetwork, graph: Graph) -> Callable[[Tensor], Tensor]:
-    """Return the forward pass of the bounded graph on the live parameters.
+def bounded_pass(
+    network: TrainedNetwork, graph: Graph, given: Mapping[str, Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """Return the forward pass of the bounded graph on these leaves of the network.
 
     Autograd differentiates it, so that what is released is the gradient of the very graph whose
     bounds set the noise, whatever the module's own code reads and does. Parameters that no operand
     reads where they lie in memory are read anew in each pass. On several devices, the first one
     computes; of several types, the widest.
     """
-    live, numbers = network.leaves(), parameters_of(graph)
+    with torch.enable_grad():
+        live = network.by_graph(given)
+    numbers = parameters_of(graph)
     leaves = [live[name] for name in numbers if name in live]
     dtype = reduce(torch.promote_types, (leaf.dtype for leaf in leaves))
     like = torch.empty((), dtype=dtype, device=leaves[0].device)
@@ -225,7 +233,7 @@ def _clipped(
             "lipcert.training.make_trainable(module)"
         )
     if masked:
-        masks = DropoutMasks(network.module)
+        masks = DropoutMasks(network.module, copied(network.module), still)
         names = {name: match.recorded for name, match in network.matches.items()}
         rule = ClipRule.of(run, mechanism.weight_decay)
         singly = SingleGradients(
@@ -264,8 +272,9 @@ def _clipped(
 def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:
     graph = planned.bounds.graph
     handles = install_clips(network.module, graph, network.matches)
-    forward = bounded_pass(network, graph)
-    return Enforcement(_nothing, lambda: planned, forward=forward, handles=handles)
+    leaves = network.leaves()
+    forward = bounded_pass(network, graph, leaves)
+    return Enforcement(_nothing, lambda: planned, forward=forward, leaves=leaves, handles=handles)
 
 
 def _nothing() -> None:

@@ -40,8 +40,7 @@ from lipcert.training.composition import (
     first_without_number,
     is_finite,
 )
-from lipcert.training.modes import refuse_active
-from lipcert.training.same_network import SameNetwork
+from lipcert.training.same_network import refuse_hooked, require_output
 
 NO_NUMBER: Final = (
     "NaN or infinite, which no noise hides; lower the learning rate, or look for examples that are "
@@ -52,7 +51,6 @@ _OTHER_TERM: Final = (
     "gradient is not the one that was bounded; leave out further terms of the loss, and hooks and "
     "changes of the output"
 )
-_TO_EVAL: Final = "set them to evaluation mode after model.train()"
 _ORDER: Final = (
     "in each step: draw a batch from private.loader, then optimizer.zero_grad(), "
     "private.criterion(model(x), y).backward(), optimizer.step(); evaluate under torch.no_grad()"
@@ -184,13 +182,10 @@ class StepGuard:
         module: nn.Module,
         trained: Mapping[str, nn.Parameter],
         settings: Settings,
-        sameness: SameNetwork,
         bounded: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self._module = module
         self._trained = dict(trained)
         self._settings = settings
-        self._sameness = sameness
         self._bounded = bounded
         self._numbers = KeptNumbers(module, self._trained)
         self._batch: _CurrentBatch | None = None
@@ -200,11 +195,6 @@ class StepGuard:
     def trained(self) -> Mapping[str, nn.Parameter]:
         """The trained parameters by their names."""
         return self._trained
-
-    @property
-    def is_still(self) -> bool:
-        """Whether the module was found unchanged when the last forward pass began."""
-        return self._sameness.is_still
 
     @property
     def output(self) -> Tensor | None:
@@ -225,25 +215,21 @@ class StepGuard:
         self._sums.clear()
 
     def entering(self, x: Tensor) -> Tensor:
-        """Check the start of a forward pass in training mode; return an admissible private copy of
-        x.
+        """Check the start of a forward pass in training mode; return an admissible copy of x.
 
-        The bounded graph is evaluated on another copy, which no code of the module sees.
+        What is released is computed from another copy, which no code of the module sees.
         """
         batch = self._current_batch("a forward pass in training mode")
-        masks = self._settings.enforced.clips_gradients
-        if not masks:  # gradient clipping sums what it has measured
+        if not self._settings.enforced.clips_gradients:  # which sums what it has measured
             refuse_autocast(x.device)
         refuse_modes()
-        self._sameness.require(lambda: refuse_active(self._module, _TO_EVAL, masks=masks))
-        self._numbers.require(is_still=self.is_still)
+        self._numbers.require()
         batch.entered += len(x)
         batch.is_open = True
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
-        if self._bounded is None:
-            return batch.inputs
-        with kept_as_they_are():
-            batch.output = self._bounded(batch.inputs)
+        if self._bounded is not None:
+            with kept_as_they_are():
+                batch.output = self._bounded(batch.inputs)
         return batch.inputs.clone()
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
@@ -274,7 +260,7 @@ class StepGuard:
             )
         batch.is_open = False
         if batch.output is not None:
-            self._sameness.require_output(output, batch.output)
+            require_output(output, batch.output)
         batch.last = Passing(batch, output if batch.output is None else batch.output)
         return batch.last.copied()
 
@@ -315,7 +301,7 @@ class StepGuard:
             self._refuse_left_over()
         refuse_modes()
         passing.refuse_hooks()
-        self._sameness.require_unhooked()
+        refuse_hooked(self._trained)
         passing.is_back = True
         batch.returned += len(passing.output)
 
@@ -325,8 +311,7 @@ class StepGuard:
 
         They are kept as they come, and never written to: two of them may be one tensor.
         """
-        self._numbers.require(is_still=True)
-        self._sameness.require_unhooked()
+        self._numbers.require()
         for name, gradient in gradients.items():
             parameter, total = self._trained[name], self._sums.get(name)
             own = gradient.detach().to(parameter)
@@ -349,7 +334,7 @@ class StepGuard:
                 f"{_ORDER}"
             )
         _refuse_unmanaged(unmanaged)
-        self._numbers.require(is_still=bool(batch.entered))
+        self._numbers.require(anew=True)
         self._refuse_touched()
 
     def settle(self) -> None:
@@ -358,18 +343,13 @@ class StepGuard:
         self._sums.clear()
         self._numbers.settle()
 
-    def begin(self) -> None:
-        """Refuse changes of the module from now on; all hooks of the run are installed."""
-        self._sameness.settle()
-
     def keep(self) -> None:
         """Refuse changes of untrained numbers from now on."""
         self._numbers.keep()
-        self._sameness.require()
 
     def refuse_moved(self) -> None:
         """Raise UsageError unless all numbers are those that the last step left."""
-        self._numbers.require()
+        self._numbers.require(anew=True)
 
     def refuse_unreleased(self) -> None:
         """At the end of the run, raise UsageError for numbers that no release left, on any

@@ -8,7 +8,7 @@ Invariants: passes in evaluation mode, or without gradients, are left alone; ran
 through `World`, which can name a missing rank.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, Final, NoReturn
@@ -76,16 +76,17 @@ _OWN: Final = (Resting, *CLIPS)
 class Shorter:
     """Leaves out a module's own forward pass where that has no side effect to lose.
 
-    The module still runs its own pass if it is compiled, if it is called outside a step, and if
-    hooks on its parts or on all modules would miss a pass. It also does so at first: a pass that
-    changes the module's composition is noticed when the next one begins.
+    The module still runs its own pass if it is compiled, if it is called outside a step, if hooks
+    on its parts or on all modules would miss a pass, and until attributes of its parts are the same
+    as before the last pass.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._before = vars(module).get("forward")
         self._expected: tuple[Tensor, Tensor] | None = None
-        self._quiet = 0
+        self._known: list[tuple[object, int]] | None = None
+        self._is_quiet = False
         own = module.forward
 
         @wraps(own)
@@ -99,15 +100,12 @@ class Shorter:
         vars(forward)[OF_RUN] = own
         module.forward = forward
 
-    def expect(self, x: Tensor, output: Tensor, *, is_still: bool) -> None:
-        """Announce a forward pass in training mode on x, whose output is known.
-
-        is_still: whether the module is unchanged since the last pass began.
-        """
-        self._quiet = self._quiet + 1 if is_still else 0
-        if self._quiet < 2:  # while it stays still, it has the hooks that it has by then
-            self._watched = self._is_watched()
-        is_seen = self._quiet < 2 or self._watched or torch.compiler.is_compiling()
+    def expect(self, x: Tensor, output: Tensor) -> None:
+        """Announce a forward pass in training mode on x, whose output is known."""
+        if not self._is_quiet:
+            before, self._known = self._known, _attributes(self._module)
+            self._is_quiet = before is not None and _are_the_same(before, self._known)
+        is_seen = not self._is_quiet or self._is_watched() or torch.compiler.is_compiling()
         self._expected = None if is_seen else (x, output)
 
     def remove(self) -> None:
@@ -124,6 +122,24 @@ class Shorter:
             if part is not self._module
             for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
         )
+
+
+def _attributes(module: nn.Module) -> list[tuple[object, int]]:
+    """Return what the attributes of all parts hold, with lengths of containers and torch's counts
+    of writes to tensors."""
+    return [(value, _mark(value)) for part in module.modules() for value in vars(part).values()]
+
+
+def _mark(value: object) -> int:
+    if isinstance(value, Tensor):
+        return 0 if value.is_inference() else value._version
+    return len(value) if isinstance(value, dict | list | set) else 0
+
+
+def _are_the_same(ones: Sequence[tuple[object, int]], others: Sequence[tuple[object, int]]) -> bool:
+    return len(ones) == len(others) and all(
+        one is other and mark == own for (one, mark), (other, own) in zip(ones, others, strict=True)
+    )
 
 
 class Hooks:
@@ -214,7 +230,7 @@ class Hooks:
             self._describe(len(x), arguments[0])
             known = self._guard.output
             if self._shorter is not None and known is not None:
-                self._shorter.expect(x, known, is_still=self._guard.is_still)
+                self._shorter.expect(x, known)
             return (x,), {}
         given = side_by_side(arguments)
         x = self._guard.entering(given)

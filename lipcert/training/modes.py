@@ -20,7 +20,7 @@ for every value of the masks holds for their mixture.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -191,12 +191,18 @@ def at_rest(module: nn.Module) -> Iterator[None]:
 class DropoutMasks:
     """The masks of a module's last forward pass in training mode with gradients enabled.
 
-    handles: the hooks that record them.
+    single: a copy of the module, to which they are applied; only single examples pass through it.
+    handles: the hooks that record the masks.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._names: dict[nn.Module, str] = {part: name for name, part in dropouts(module).items()}
+    def __init__(self, module: nn.Module, single: nn.Module, still: Container[nn.Module]) -> None:
+        """still: the parts of the module that stay in evaluation mode."""
+        self.single = single.train()
+        own = dict(zip(module.modules(), single.modules(), strict=True))
+        _put_to_rest(copied for part, copied in own.items() if part in still)
+        names = dropouts(module)
+        self._copies: dict[nn.Module, nn.Module] = {part: own[part] for part in names.values()}
+        self._names = {own[part]: name for name, part in names.items()}
         self._passes: list[bool] = []  # per open pass, innermost last: whether it records
         self._drawn: list[tuple[nn.Module, Tensor]] = []
         self._again: deque[tuple[nn.Module, Tensor]] = deque()
@@ -204,9 +210,11 @@ class DropoutMasks:
         self.handles: tuple[RemovableHandle, ...] = (
             module.register_forward_pre_hook(self._begin),
             module.register_forward_hook(self._end, always_call=True),
-            *(part.register_forward_pre_hook(self._enter) for part in self._names),
-            *(part.register_forward_hook(self._leave) for part in self._names),
+            *(part.register_forward_pre_hook(self._enter) for part in self._copies),
+            *(part.register_forward_hook(self._leave) for part in self._copies),
         )
+        for part in self._copies.values():
+            part.register_forward_hook(self._apply)
 
     def drawn(self) -> Sequence[tuple[nn.Module, Tensor]]:
         """Return each part with its mask, [rows of all examples, …], in the order of use."""
@@ -217,7 +225,7 @@ class DropoutMasks:
         """Apply these masks, each [rows of the example, …], to the evaluation of one example."""
         self._again = deque(zip(parts, masks, strict=True))
         try:
-            with at_rest(self._module):
+            with at_rest(self.single):
                 yield
             if self._again:
                 raise self._other_pass(self._again[0][0])
@@ -226,8 +234,6 @@ class DropoutMasks:
             self._waiting.clear()
 
     def _begin(self, module: nn.Module, arguments: object) -> None:
-        """Begin a pass of the run, or of a copy of the module that is compared before the run's
-        pass."""
         del arguments
         self._passes.append(module.training and torch.is_grad_enabled())
         if self._records:
@@ -254,8 +260,12 @@ class DropoutMasks:
     def _leave(self, part: nn.Module, arguments: object, output: Tensor) -> Tensor | None:
         del arguments
         if self._records and part.training:
-            self._drawn.append((part, output.detach()))
+            self._drawn.append((self._copies[part], output.detach()))
             return self._waiting.pop() * output
+        return None
+
+    def _apply(self, part: nn.Module, arguments: object, output: Tensor) -> Tensor | None:
+        del arguments
         if self._again and self._again[0][0] is part:
             _, mask = self._again.popleft()
             if output.shape != mask.shape:

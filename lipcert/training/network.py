@@ -177,13 +177,20 @@ class TrainedNetwork:
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the live tensors by the graph's names, in the graph's orientation; never
         copies."""
-        return {name: tensor.detach() for name, tensor in self.leaves().items()}
+        live = _named_tensors(self.module)
+        return self.by_graph({m.recorded: live[m.recorded].detach() for m in self.matches.values()})
 
     def leaves(self) -> Mapping[str, Tensor]:
-        """Return `tensors`, or views of them, by which autograd differentiates."""
+        """Return plain tensors by the module's names that share the memory of the live ones, and by
+        which autograd differentiates: it meets neither hooks nor classes of the live ones."""
         live = _named_tensors(self.module)
+        found = {match.recorded: live[match.recorded] for match in self.matches.values()}
+        return {name: own.detach().requires_grad_(own.requires_grad) for name, own in found.items()}
+
+    def by_graph(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Translate tensors from the module's names and orientation to the graph's."""
         return {
-            name: live[match.recorded].T if match.transposed else live[match.recorded]
+            name: tensors[match.recorded].T if match.transposed else tensors[match.recorded]
             for name, match in self.matches.items()
         }
 
@@ -277,7 +284,7 @@ def imported_network(
             )
         matches[name] = replace(match, recorded=own)
     found = TrainedNetwork(live, model, matches, Outputs.of(model))
-    _compare(found, example)
+    compare(found, found.graph, example)
     return found
 
 
@@ -341,13 +348,14 @@ def as_read(x: Tensor, graph: Graph, real: torch.dtype | None = None) -> tuple[T
     )
 
 
-def _compare(network: TrainedNetwork, example: Example) -> None:
-    """Compare the module with its graph on random inputs; the graph gets the live weights."""
+def compare(network: TrainedNetwork, graph: Graph, example: Example) -> None:
+    """Raise an error unless the module's outputs on random inputs are those of the graph at the
+    live weights."""
     given = example if isinstance(example, tuple) else (example,)
     weights = {name: tensor.double().cpu().numpy() for name, tensor in network.tensors().items()}
-    lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)
-    x = random_numbers(network.graph, np.random.default_rng(0)).abs()
-    read = [part.to(item) for part, item in zip(as_read(x, network.graph), given, strict=True)]
+    lowered = LoweredNetwork.of(graph, torch.float64, torch.device("cpu"), weights)
+    x = random_numbers(graph, np.random.default_rng(0)).abs()
+    read = [part.to(item) for part, item in zip(as_read(x, graph), given, strict=True)]
     with torch.no_grad(), at_rest(network.module), without_fast_path():
         found = network.outputs.joined(network.module(*read))
         truth = lowered.forward(x)

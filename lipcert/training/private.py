@@ -50,7 +50,7 @@ from lipcert.training.ledger import Ledger
 from lipcert.training.loader import PrivateLoader, examples_in, split
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.release import Release
-from lipcert.training.same_network import require_numbers
+from lipcert.training.same_network import require_numbers, warn_of_others
 from lipcert.training.world import World
 
 MODEL: Final = "model.onnx"
@@ -260,7 +260,6 @@ class Private:
         """
         torch.empty(_LARGEST, dtype=torch.uint8)
         self._keep()
-        self.guard.begin()
 
     def _keep(self) -> None:
         """Check that untrained numbers are those that were bounded, and refuse later changes of
@@ -271,6 +270,7 @@ class Private:
     def export(self, path: str | Path) -> Path:
         """Write the network, with the weights that the last step left, as an ONNX file."""
         self.guard.refuse_moved()
+        warn_of_others(self.network, self.calibration.bounds.graph, self.example)
         return export(self.network.module, self.example, path)
 
     def record(self, folder: Path, model_file: Path, every: Chosen, *, store_data: bool) -> None:
@@ -350,6 +350,7 @@ class Private:
             self._end(changed)
             raise
         self._end(None)
+        warn_of_others(self.network, self.network.graph, self.example)
 
     def _end(self, error: BaseException | None) -> None:
         """Remove hooks; in the process that made the run, also close its files and connections."""

@@ -1,22 +1,17 @@
-"""Same network: check that the live module is, and stays, the network that was bounded.
+"""Same network: compare the live module with the network that was bounded.
 
-Given the module with the hooks of the run, and the graph whose bounds set the noise, the checks
-raise an error that names the difference: outputs or gradients on random numbers, a buffer that
-forward passes change, or frozen numbers that differ from the file. Invariant: a module whose
-composition changed is compared again before its next forward pass in training mode, with its parts
-in their modes.
+The checks name the difference: outputs or gradients on random numbers, a buffer that forward passes
+change, or frozen numbers that differ from the file.
 
 What is released is the gradient of the bounded graph, or a sum of gradients that were clipped one
-by one. So bounds rest on these checks only under dropout, where the module itself is evaluated for
-each example, and must not remember others. Elsewhere they tell users that what they evaluate and
-export is not what they train. Gradients are compared, not only outputs, since no file shows a
-backward pass that is not the derivative of the forward pass. Behaviour that occurs only at other
-numbers, or only occasionally, is not found; but where the module's own pass runs, its output is
-compared.
+by one. So no bound rests on the comparisons: they tell users that what they evaluate and export is
+not what they train, when a run begins and ends, and where the module's own pass runs. At first
+gradients are compared, too, since no file shows a backward pass that is not the derivative of the
+forward pass. Behaviour that occurs only at other numbers, or only occasionally, is not found.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 import torch
@@ -24,10 +19,10 @@ from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, is_shown
-from lipcert.training.clipping.backprop import hooked_layers, require_clips
+from lipcert.training.clipping.backprop import hooked_layers
 from lipcert.training.clipping.probe import Probe, Seen
-from lipcert.training.composition import Composition
-from lipcert.training.network import EXAMPLES, UNLIKE, TrainedNetwork
+from lipcert.training.composition import first_without_number
+from lipcert.training.network import EXAMPLES, UNLIKE, Example, TrainedNetwork, compare
 
 _ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
 """Allowed relative difference. A file rounds constants to float32, and float32 arithmetic may
@@ -57,132 +52,65 @@ _OTHER_OUTPUT: Final = (
     "gradient is released: forward() mixes the examples of larger batches, reads numbers outside "
     f"of the module that changed, {UNLIKE}"
 )
-_HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
 
 
-class SameNetwork:
-    """Compares one module with one graph, from `settle` on.
+class OtherNetworkWarning(UserWarning):
+    """The module is no longer the network that was trained."""
 
-    model: the module, or a wrapper around it; construct this object before the run adds hooks
-    there. trained: by the module's names.
+
+def warn_of_others(network: TrainedNetwork, graph: Graph, example: Example) -> None:
+    """Compare the module's outputs with those of the graph at the weights that the run left, and
+    warn if they differ; weights that are NaN or infinite have none."""
+    if first_without_number(list(network.tensors().values())) is not None:
+        return
+    try:
+        compare(network, graph, example)
+    except Exception as error:  # noqa: BLE001  the module's code may fail in any way
+        warnings.warn(
+            "training: the module is no longer the network that was bounded, whose weights the run "
+            f"trained; what it computes, and is exported as, is another one: {error}",
+            OtherNetworkWarning,
+            stacklevel=4,
+        )
+
+
+def require_output(found: object, bounded: Tensor) -> None:
+    """Raise NoVerdictError unless the module's own output is that of the bounded graph.
+
+    The gradient of the graph is released, and means nothing to a module that computes something
+    else. Where the graph has no number, neither need the module.
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        network: TrainedNetwork,
-        graph: Graph,
-        trained: Mapping[str, nn.Parameter],
-    ) -> None:
-        self._network = network
-        self._graph = graph
-        self._trained = trained
-        self._wrappers = _wrappers(model, network.module)
-        self._before = _hooks(network.module)
-        self._own: frozenset[tuple[str, int]] = frozenset()
-        self._known: Composition | None = None
-        self.is_still = False
-        """Whether the module was found unchanged when it was last checked."""
-        self._around: list[frozenset[tuple[str, int]]] = []
-
-    def settle(self) -> None:
-        """Remember the module with all hooks of the run; it has been compared without them."""
-        self._own = _hooks(self._network.module) - self._before
-        self._known = Composition(self._network.module)
-        self._around = [_hooks(wrapper) for wrapper in self._wrappers]
-
-    def require(self, first: Callable[[], None] = lambda: None) -> None:
-        """Compare the module again if anything but the numbers of its parameters changed since
-        `settle`.
-
-        first: a check that a changed module must pass before.
-        """
-        if self._known is None:
-            first()
-            return
-        for wrapper, known in zip(self._wrappers, self._around, strict=True):
-            if _hooks(wrapper) != known:
-                raise UsageError(
-                    f"training: the {type(wrapper).__name__} around the module has hooks that it "
-                    "did not have when make_private was called; register them before that"
-                )
-        self.is_still = self._known.is_present()
-        if self.is_still:
-            return
-        first()
-        self._require_trained()
-        present = Composition(self._network.module)
-        with _without(self._network.module, self._own):
-            require_gradients(self._network, self._graph, training=None)
-        self._known = present
-
-    def require_output(self, found: object, bounded: Tensor) -> None:
-        """Raise NoVerdictError unless the module's own output is that of the bounded graph.
-
-        The gradient of the graph is released, and means nothing to a module that computes something
-        else. Where the graph has no number, neither need the module.
-        """
-        if found is bounded or torch.is_autocast_enabled(bounded.device.type):
-            return
-        if (
-            not isinstance(found, Tensor)
-            or found.shape != bounded.shape
-            or (_length(found.to(bounded) - bounded) > _ALLOWED[torch.float32] * _length(bounded))
-        ):
-            raise NoVerdictError(f"training: {_OTHER_OUTPUT}")
-
-    def require_unhooked(self) -> None:
-        """Raise UsageError for hooks on parameters, which may change a gradient."""
-        _refuse_hooked(self._trained)
-
-    def _require_trained(self) -> None:
-        for name, parameter in self._trained.items():
-            if self._network.live(name) is not parameter:
-                raise UsageError(
-                    f"training: {name} is no longer the parameter that it was when make_private "
-                    "was called: it was replaced (an assignment, torch.compile around a part, "
-                    "load_state_dict(assign=True), functional_call, a parametrization), so neither "
-                    "bounds nor optimizer cover what is in its place; change the module before "
-                    "make_private (part.compile() compiles in place, at any time), and copy "
-                    "numbers into parameters only by private.restore()"
-                )
-            if not parameter.requires_grad:
-                raise UsageError(
-                    f"training: {name} was frozen since make_private was called, which noises its "
-                    "gradient; freeze it before that, or leave it trained"
-                )
+    if torch.is_autocast_enabled(bounded.device.type):
+        return
+    bounded = bounded.detach()
+    if (
+        not isinstance(found, Tensor)
+        or found.shape != bounded.shape
+        or (
+            _length(found.detach().to(bounded) - bounded)
+            > _ALLOWED[torch.float32] * _length(bounded)
+        )
+    ):
+        raise NoVerdictError(f"training: {_OTHER_OUTPUT}")
 
 
-def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool | None) -> None:
-    """Raise an error unless output and gradients of the module are those of the graph.
+def require_gradients(network: TrainedNetwork, graph: Graph) -> None:
+    """Raise an error unless output and gradients of the module in training mode are those of the
+    graph.
 
     So must be what each clip in the network is given, which then acts alike at all other inputs.
-
-    training: the mode of all parts; None leaves each in its own. The module must have no hooks of
-    the run.
+    The module must have no hooks of the run.
     """
-    _refuse_hooked(dict(network.module.named_parameters()))
+    refuse_hooked(dict(network.module.named_parameters()))
     _refuse_subclasses(network.module)
-    gone = [m.recorded for m in network.matches.values() if network.live(m.recorded) is None]
-    if gone:
-        raise UsageError(
-            f"training: the module no longer has {gone[0]}, which it had when make_private was "
-            "called; change the module before that"
-        )
     for ascent in (_IDLE, _CLIPPED):
-        probe, live, allowed = _evaluated(network, graph, training=training, ascent=ascent)
+        probe, live, allowed = _evaluated(network, graph, ascent)
         _refuse_changed(probe.changed_buffers())
         otherwise = f"{_OTHER_NETWORK}{_CALLS if live.inputs else ''}"
         _compare(live, probe.of_graph(), allowed, otherwise)
 
 
-def _evaluated(
-    network: TrainedNetwork,
-    graph: Graph,
-    *,
-    training: bool | None,
-    ascent: float,
-) -> tuple[Probe, Seen, float]:
+def _evaluated(network: TrainedNetwork, graph: Graph, ascent: float) -> tuple[Probe, Seen, float]:
     """Evaluate the module in the widest dtype that it supports.
 
     Returns:
@@ -192,9 +120,8 @@ def _evaluated(
         NoVerdictError: if no dtype is supported, or a layer with clips is not given the batch once.
     """
     layers, why = hooked_layers(network.module, graph, network.matches), ""
-    require_clips(network.module, layers)
     for dtype, allowed in _ALLOWED.items():
-        probe = Probe(network, graph, layers, dtype, training=training, ascent=ascent)
+        probe = Probe(network, graph, layers, dtype, ascent)
         live = probe.of_module()
         if live is not None:
             _require_calls(live)
@@ -233,12 +160,13 @@ def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
             )
 
 
-def _refuse_hooked(parameters: Mapping[str, nn.Parameter]) -> None:
+def refuse_hooked(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Raise UsageError for hooks on parameters, which would not run."""
     hooked = [name for name, item in parameters.items() if item._backward_hooks]
     if hooked:
         raise UsageError(
-            f"training: {hooked[0]} has a hook (register_hook) that may change its gradient, which "
-            "is not noised yet; remove it"
+            f"training: {hooked[0]} has a hook (register_hook), which would change a gradient "
+            "that is not noised yet, and does not run; remove it"
         )
 
 
@@ -251,31 +179,6 @@ def _refuse_subclasses(module: nn.Module) -> None:
                 f"training: {name} is a {type(item).__name__}, whose operations may differ from "
                 "those that were bounded; make it an nn.Parameter, or a buffer of plain numbers"
             )
-
-
-def _wrappers(model: nn.Module, module: nn.Module) -> list[nn.Module]:
-    """Return the modules around the module that it does not contain."""
-    own = set(module.modules())
-    return [part for part in model.modules() if part not in own]
-
-
-def _hooks(module: nn.Module) -> frozenset[tuple[str, int]]:
-    """Return the hooks around the module's own forward passes, by kind and number."""
-    return frozenset((kind, number) for kind in _HOOKS for number in getattr(module, kind))
-
-
-@contextmanager
-def _without(module: nn.Module, hooks: frozenset[tuple[str, int]]) -> Iterator[None]:
-    """Disable these hooks inside the block."""
-    held = {kind: getattr(module, kind) for kind in _HOOKS}
-    for kind, own in held.items():
-        left = {number: hook for number, hook in own.items() if (kind, number) not in hooks}
-        setattr(module, kind, type(own)(left))
-    try:
-        yield
-    finally:
-        for kind, own in held.items():
-            setattr(module, kind, own)
 
 
 def _refuse_changed(names: Iterable[str]) -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError
-from lipcert.training import TrainingMechanism
-from lipcert.training.same_network import SameNetwork
+from lipcert.training import TrainingMechanism, guards
 from tests.training.runs import Small, clipless, private_run, train
 from tests.training.test_attack_guards import FalseBackward
 from tests.training.test_compiled import MECHANISMS
@@ -72,7 +71,7 @@ def trained(
 
 @pytest.mark.parametrize("kind", ["clipless", "backprop-clipping"])
 def test_code_reaches_no_release(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SameNetwork, "require_output", lambda *unused: None)
+    monkeypatch.setattr(guards, "require_output", lambda *unused: None)
 
     def replaced() -> None:
         own = nn.functional.linear

@@ -12,7 +12,7 @@ verifies the mapping.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.recorded import Match
 from lipcert.core.kinds import CotangentClip, Embedding, InputClip
-from lipcert.errors import NoVerdictError, UsageError
+from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node
 from lipcert.measure.lowering import lowered
 
@@ -100,19 +100,6 @@ def hooked_layers(
             f"{'; '.join(dict.fromkeys(reasons[:5]))}{more}: {_REMEDY}"
         )
     return tuple(layers)
-
-
-def require_clips(module: nn.Module, layers: Iterable[HookedLayer]) -> None:
-    """Raise NoVerdictError unless every layer has its hooks, which code may have cleared."""
-    for layer in layers:
-        part = module.get_submodule(layer.name)
-        hooks = (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
-        clips = [type(hook) for hook in hooks if isinstance(hook, _Before | _After)]
-        if clips != [_Before, _After]:
-            raise NoVerdictError(
-                f"training: the clips of the layer {layer.name!r}, which are hooks, are no longer "
-                "in the module; clear no hooks while a private run is open"
-            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

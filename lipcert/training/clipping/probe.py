@@ -65,12 +65,9 @@ class Probe:
         graph: Graph,
         layers: Sequence[HookedLayer],
         dtype: torch.dtype,
-        *,
-        training: bool | None,
         ascent: float,
     ) -> None:
-        """training: the mode of the module; None leaves each part in its own. ascent: the length of
-        ∂/∂output."""
+        """ascent: the length of ∂/∂output."""
         module = network.module
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
@@ -90,7 +87,6 @@ class Probe:
         ascents = torch.from_numpy(rng.standard_normal((len(x), *graph.output_shape)))
         self._x = x.to(device, dtype)
         self._ascent = ascents.to(device, dtype) * ascent
-        self._training = training
         self.refused = "its output is of another type"
         """Why the last evaluation of the module failed, if it did."""
         self._before = {name: item.detach().clone() for name, item in self._state.items()}
@@ -108,8 +104,7 @@ class Probe:
             self._output,
         )
         state = {f"inner.{name}": self._state[self._names[name]] for name in slots(self._module)}
-        watching = _watching(self._module, inputs, outputs, training=self._training)
-        with watching, torch.enable_grad():
+        with _watching(self._module, inputs, outputs), torch.enable_grad():
             try:
                 seen = functional_call(
                     both, state, as_read(self._x, self._graph), tie_weights=False
@@ -219,8 +214,6 @@ def _watching(
     module: nn.Module,
     inputs: Mapping[str, list[Tensor]],
     outputs: dict[str, Tensor],
-    *,
-    training: bool | None,
 ) -> Iterator[None]:
     """Record what every layer reads before its clip, and what it returns after it."""
     modes = {part: part.training for part in module.modules()}
@@ -231,8 +224,7 @@ def _watching(
         stack.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))  # not those of a pass around
         stack.enter_context(torch.random.fork_rng(devices=list(devices)))
         stack.callback(_restore, modes)
-        if training is not None:
-            module.train(training)
+        module.train()
         stack.enter_context(at_rest(module))
         for name, kept in inputs.items():
             layer = module.get_submodule(name)

@@ -1,8 +1,9 @@
 """SingleGradients: the sum of clipped gradients of a module with dropout, example by example.
 
 Given a batch, its labels and the masks of its forward pass, it computes the same sums as
-`ClippedGradients` does for a graph without random parts: Σ_i c_ik(∇_k ℓ_i + λθ_k). It evaluates the
-live module, and holds full per-example gradients for a chunk of examples at a time.
+`ClippedGradients` does for a graph without random parts: Σ_i c_ik(∇_k ℓ_i + λθ_k). It evaluates a
+copy of the module at the live weights, and holds full per-example gradients for a chunk of examples
+at a time. The copy is given no batch, so that what the module keeps of a batch reaches no gradient.
 
 Invariant: norms and sums come from the same tensors, so that an example changes the sum by at most
 the radius of each group, up to the rounding of the additions.
@@ -45,16 +46,17 @@ class SingleGradients:
         read: Callable[[object], Tensor | None],
     ) -> None:
         self._graph = graph
-        self._whole = _Unhooked(module, read)
+        self._whole = _Unhooked(masks.single, read)
         self._rule = rule
         self._masks = masks
         self._groups = [[names[item] for item in group.parameters] for group in rule.groups]
         live = dict(module.named_parameters(remove_duplicate=False))
-        self._trained = {name: live[name] for group in self._groups for name in group}
-        names_of = {id(item): name for name, item in self._trained.items()}
+        trained = {name: live[name] for group in self._groups for name in group}
+        self._trained = {name: item.detach() for name, item in trained.items()}
+        names_of = {id(item): name for name, item in trained.items()}
         found = ((slot, names_of.get(id(item))) for slot, item in slots(module).items())
         self._slots = {slot: name for slot, name in found if name is not None}
-        if len({id(item) for item in self._trained.values()}) < sum(map(len, self._groups)):
+        if len(names_of) < sum(map(len, self._groups)):
             raise NoVerdictError(
                 "training: parameters that several names share are not clipped under dropout; "
                 "leave dropout out: lipcert.training.make_trainable(module)"
@@ -91,8 +93,7 @@ class SingleGradients:
         self, x: Tensor, labels: Tensor, parts: Sequence[nn.Module], masks: Sequence[Tensor]
     ) -> Mapping[str, Tensor]:
         """Return ∇ℓ_i of every example.  # [examples, *shape of the parameter]"""
-        trained = {name: item.detach() for name, item in self._trained.items()}
-        real = next(iter(trained.values())).dtype if self._graph.parts else None
+        real = next(iter(self._trained.values())).dtype if self._graph.parts else None
 
         def loss(
             weights: Mapping[str, Tensor], example: Tensor, label: Tensor, drawn: Sequence[Tensor]
@@ -106,13 +107,15 @@ class SingleGradients:
         single = grad(loss)
         try:
             try:
-                found = vmap(single, in_dims=(None, 0, 0, 0))(trained, x, labels, tuple(masks))
+                found = vmap(single, in_dims=(None, 0, 0, 0))(
+                    self._trained, x, labels, tuple(masks)
+                )
             except (RuntimeError, ValueError):  # it looks at numbers, as whether any is masked
                 rows = [
-                    single(trained, x[i], labels[i], [mask[i] for mask in masks])
+                    single(self._trained, x[i], labels[i], [mask[i] for mask in masks])
                     for i in range(len(x))
                 ]
-                found = {name: torch.stack([row[name] for row in rows]) for name in trained}
+                found = {name: torch.stack([row[name] for row in rows]) for name in self._trained}
         except (RuntimeError, ValueError) as error:
             raise NoVerdictError(
                 "training: the gradients of single examples of this module under dropout cannot be "
@@ -126,7 +129,7 @@ class SingleGradients:
         decay = self._rule.weight_decay
         if decay > 0.0:
             for name, gradient in found.items():
-                gradient.add_(self._trained[name].detach() * decay)
+                gradient.add_(self._trained[name] * decay)
         for names, group in zip(self._groups, self._rule.groups, strict=True):
             first = found[names[0]]
             square = Squares.zeros(len(first), first.device)
