@@ -45,6 +45,7 @@ from lipcert.measure.gradient_norms.squares import (
     widened,
     with_distance,
 )
+from lipcert.measure.lowering.functions import pad_widths, shared_pads
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,22 +348,13 @@ def pads(geometry: Geometry) -> bool:
 
 def padded(value: Tensor, geometry: Geometry) -> Tensor:
     """Return the value with its zero padding written out, in the same memory order."""
-    if not pads(geometry):
-        return dense(value)
-    widths = [width for w in reversed(geometry) for width in (w.pad_begin, w.pad_end)]
-    return pad(value, widths)
-
-
-def pads_evenly(geometry: Geometry) -> bool:
-    """Whether both ends of every dimension have equal padding, which the library can add by
-    itself."""
-    return all(window.pad_begin == window.pad_end for window in geometry)
+    return pad(value, pad_widths(geometry)) if pads(geometry) else dense(value)
 
 
 def readable(value: Tensor, geometry: Geometry) -> Tensor:
     """Return the input of `library_gradient`: padded explicitly only if the library cannot do
     it."""
-    return dense(value) if pads_evenly(geometry) else padded(value, geometry)
+    return padded(value, geometry) if shared_pads(geometry) is None else dense(value)
 
 
 def unfolded_view(value: Tensor, geometry: Geometry) -> Tensor:
@@ -383,14 +375,13 @@ def library_gradient(
     value: as `readable` returns it.
     """
     ranks = len(geometry)
-    widths = [w.pad_begin for w in geometry] if pads_evenly(geometry) else [0] * ranks
     found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
         cotangent,
         value,
         value.new_zeros(1).expand(*kernel),
         None,
         [window.stride for window in geometry],
-        widths,
+        shared_pads(geometry) or [0] * ranks,
         [window.dilation for window in geometry],
         False,
         [0] * ranks,
