@@ -151,7 +151,8 @@ def make_private(
     folder, seed, progress = _as_in_twin(folder, seed, progress)
     world = World.here(patience)
     shown = ProgressReport(wanted=progress if world.is_first else False)
-    with world.notifying(), shown, ExitStack() as staging:
+    as_usual = torch.inference_mode(False)  # gradients are compared, even under no_grad()
+    with world.notifying(), shown, as_usual, ExitStack() as staging:
         run = PlannedRun(
             dataset_size=dataset_size_of(loader, dataset_size, mechanism),
             batch_size=batch_size_of(loader),

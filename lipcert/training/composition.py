@@ -107,7 +107,7 @@ class KeptNumbers:
         self._module = module
         self._trained = trained
         self._present = {name: item.detach() for name, item in self._untrained().items()}
-        self._addresses = {name: item.data_ptr() for name, item in trained.items()}
+        self._addresses = {name: _address(item) for name, item in trained.items()}
         self._left = {name: item.detach().clone() for name, item in trained.items()}
         self._is_here = _are_here(list(self._left.values()))
         self._kept: dict[str, Tensor] | None = None
@@ -127,10 +127,10 @@ class KeptNumbers:
         anew: look through the module for tensors that were added, or are in the place of others.
         """
         for name, parameter in self._trained.items():
-            if parameter.data_ptr() != self._addresses[name]:
+            if _address(parameter) != self._addresses[name]:
                 raise UsageError(
-                    f"training: {name} lies elsewhere in memory than when make_private was "
-                    "called; move and convert the model before that"
+                    f"training: {name} lies elsewhere in memory, or in another layout, than "
+                    "when make_private was called; move and convert the model before that"
                 )
             if not parameter.requires_grad:
                 raise UsageError(
@@ -203,6 +203,10 @@ class KeptNumbers:
         own = {id(item) for item in self._trained.values()}
         named |= dict(self._module.named_buffers(remove_duplicate=False))
         return {name: item for name, item in named.items() if id(item) not in own}
+
+
+def _address(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.stride()
 
 
 def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str | None:

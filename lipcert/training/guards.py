@@ -69,6 +69,11 @@ def refuse_autocast(device: torch.device) -> None:
 
 def refuse_modes() -> None:
     """Raise UsageError for active modes of this thread that intercept every operation."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UsageError(
+            "training: a transformation of torch.func (grad, vmap, jvp) is active around the "
+            "forward pass; use it only in evaluation mode, on model.eval() or under no_grad()"
+        )
     functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [mode for mode in functions if type(mode) is not DeviceContext]
     modes += _get_current_dispatch_mode_stack()

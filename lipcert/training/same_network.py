@@ -215,4 +215,4 @@ def _pairs(live: Seen, expected: Seen) -> Iterator[tuple[str, Tensor, Tensor, fl
 
 def _length(tensor: Tensor) -> float:
     """Return the 2-norm of all entries together."""
-    return float(torch.linalg.vector_norm(tensor.double()))
+    return float(torch.linalg.vector_norm(tensor.detach().double()))

@@ -246,6 +246,7 @@ MISUSES = {
                       + BACKWARD + "new.grad = torch.ones(3)" + STEP, "did not exist"),
     "labels outside": ("criterion(model(x), y + 3)", "is not a class from 0 to 2"),
     "inputs outside": ("model(2.0 * x)", "outside the declared input domain"),
+    "vmap": ("torch.vmap(lambda one: model(one[None])[0])(x)", r"torch\.func"),
     "no hooks": ("model._forward_pre_hooks.clear(); model(50.0 * x)", "input was not checked"),
     "poisoned input": ("model(torch.full_like(x, torch.nan))", "NaN or infinity"),
 }  # fmt: skip

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import TrainingMechanism, guards
+from lipcert.training.composition import KeptNumbers
 from tests.training.runs import Small, clipless, private_run, train
 from tests.training.test_attack_guards import FalseBackward
 from tests.training.test_compiled import MECHANISMS
@@ -94,3 +95,19 @@ def test_code_that_computes_something_else_is_told(
 
     with pytest.raises(NoVerdictError, match="output of the module for this batch"):
         trained(Chosen, clipless(), partial(monkeypatch.setitem, OUTSIDE, "loudness", LOUD))
+
+
+def test_equal_weights_in_another_layout_are_refused() -> None:
+    layer = nn.Linear(3, 3)
+    numbers = KeptNumbers(layer, {"weight": nn.init.eye_(layer.weight)})  # type: ignore[dict-item]
+    layer.weight.data = layer.weight.data.T
+    with pytest.raises(UsageError, match="in another layout"):
+        numbers.require()
+
+
+def test_a_run_may_be_made_where_nothing_is_differentiated() -> None:
+    module = Small()
+    with torch.inference_mode():
+        private = private_run(None, network=lambda: module, record_every=None)
+    train(private)
+    assert private.releases == 6
