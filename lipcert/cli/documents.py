@@ -98,11 +98,11 @@ def info(folder: Path, result: Output) -> ExitCode:
     """Describe the trace in DIR: steps, sampling, noise, tensors."""
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import read_trace
-    from lipcert.report.trace import has_steps, summary_document, summary_of
+    from lipcert.report.trace import summary_document, summary_of
 
     summary = summary_of(str(folder), read_trace(folder))
     result.show(summary_document, summary, json=dump)
-    return ExitCode.HOLDS if has_steps(summary) else ExitCode.NO_VERDICT
+    return ExitCode.HOLDS if summary["steps"] else ExitCode.NO_VERDICT
 
 
 @trace.command("verify")

@@ -152,7 +152,6 @@ _GRADIENT_NORM: Final = (
     QUANTITIES[Quantity.COTANGENT_NORM].title,
     "of the gradient of the loss with respect to the layer's output (the cotangent)",
 )
-_DIGITS: Final = 3
 Rows = list[tuple[str, str]]
 
 
@@ -233,9 +232,12 @@ def _answers(report: AuditReport) -> tuple[str, str]:
     whole = "" if report.recording is None else str(report.recording)
     passed = f"Pass{whole}: {_tried(report)}, and no gradient norm exceeds its bound."
     factor = report.detectable_error_factor
-    worth = "How large an error would go unnoticed is not known: see the groups."
+    open_ = sum(group.detectable_error_factor is None for group in report.groups)
+    worth = (
+        f"In {open_} of {len(report.groups)} groups there is no bound, or nothing that tests it."
+    )
     if factor is not None:
-        least = at_most(factor, _DIGITS)
+        least = at_most(factor, 3)
         worth = f"A bound too small by a factor of {least} or more would have been noticed."
     match report.verdict:
         case Verdict.PASS:
@@ -248,7 +250,7 @@ def _answers(report: AuditReport) -> tuple[str, str]:
         case Verdict.VIOLATION:
             return (
                 f"Violation: {_violations(report)}.",
-                "The bounds, or the noise, were not computed for what was run.",
+                "What follows from the bounds, or from the noise, does not hold for what was run.",
             )
         case Verdict.EXCEEDED:
             return (
@@ -278,12 +280,10 @@ def _gradient(report: AuditReport) -> Rows:
 
 
 def _tried(report: AuditReport) -> str:
-    parts = []
-    if report.examples:
-        parts.append(f"{counted(report.examples, 'example')} replayed")
-    if report.modes.attack_steps:
-        parts.append(f"{report.modes.attack_steps} steps of attack")
-    return ", ".join(parts) or "nothing was replayed"
+    steps = report.modes.attack_steps
+    examples = f"{counted(report.examples, 'example')} replayed" * (report.examples > 0)
+    attack = f"{counted(steps, 'step')} of attack" * (steps > 0)
+    return ", ".join(filter(None, [examples, attack])) or "nothing was replayed"
 
 
 def _violations(report: AuditReport) -> str:
@@ -293,7 +293,7 @@ def _violations(report: AuditReport) -> str:
     told = [
         (groups, f"gradient norms exceed their bound in {groups} of {len(report.groups)} groups"),
         (values, f"{values} of {len(report.values)} bounds inside the network are exceeded"),
-        (checks, f"{checks} of {len(report.checks)} checks failed"),
+        (checks, f"{checks} of {counted(len(report.checks), 'check')} failed"),
     ]
     return ", ".join(text for count, text in told if count) or "something does not hold"
 

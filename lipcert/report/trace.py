@@ -22,6 +22,7 @@ _COUNTS: Final = (
     "batches_with_index", "steps_with_weights", "steps_with_detail", "steps_with_examples",
     "steps_with_noise", "steps_with_reused_noise", "blobs", "blob_bytes",
 )  # fmt: skip
+_UNCLOSED: Final = "; not closed: steps may be missing at the end"
 _LAST_TIME: Final = 253_402_300_799.0
 """The end of the year 9999."""
 
@@ -96,16 +97,13 @@ def _counts_of(step: Step) -> Counter[str]:
     )
 
 
-def has_steps(found: Mapping[str, Any]) -> bool:
-    """Whether a trace has any recorded step."""
-    return bool(found["steps"])
-
-
 def summary_document(found: Mapping[str, Any]) -> Document:
     """Return the output of `lipcert trace info`."""
-    redacted = ", redacted" if found["redacted"] else ""
     private = ", with raw examples: private data" if found["steps_with_examples"] else ""
-    head = f"{counted(found['steps'], 'step')} recorded{redacted}{private}"
+    head = f"{counted(found['steps'], 'step')} recorded{', redacted' * found['redacted']}{private}"
+    if reused := found["steps_with_reused_noise"]:
+        head += f"; {reused} share the state of their noise generator"
+    head += _UNCLOSED * (found["closed_ranks"] < len(found["steps_by_rank"]))
     times = {name: _time_text(found[name]) for name in ("first_time", "last_time")}
     return _page({**found, **times}, head, Tone.SUBJECT if found["steps"] else Tone.BAD)
 
@@ -127,8 +125,7 @@ def verification_of(path: str, found: Verification) -> JsonObject:
 def verification_document(found: Mapping[str, Any]) -> Document:
     """Return the output of `lipcert trace verify`."""
     head = "intact" if found["steps"] else "intact, but without a step"
-    if not all(rank["closed"] for rank in found["ranks"]):
-        head += "; not closed: steps may be missing at the end"
+    head += _UNCLOSED * (not all(rank["closed"] for rank in found["ranks"]))
     if found["faults"]:
         return _page(found, counted(len(found["faults"]), "fault"), Tone.BAD)
     return _page(found, head, Tone.GOOD)

@@ -21,7 +21,9 @@ def check_kept(name: str, texts: Mapping[str, str]) -> None:
     found = "\n".join(f"=== {of} ===\n{text}" for of, text in texts.items())
     if "KEEP_TEXTS" in os.environ:
         (KEPT / name).write_text(found, encoding="utf-8")
-    again = "read the difference; to keep it: KEEP_TEXTS=1 python -m pytest -n 0 tests/report"
+    again = (
+        "to keep it: KEEP_TEXTS=1 python -m pytest -n 0 tests/report tests/cli/test_documents.py"
+    )
     assert found == (KEPT / name).read_text(encoding="utf-8"), again
 
 

@@ -125,10 +125,9 @@ def stored_as(kind: str, array: Array) -> StoredTensor | None:
 
 def bytes_of(tensors: Mapping[str, StoredTensor]) -> list[memoryview]:
     """Return the file in pieces: a header, and the numbers of each tensor in order of the names."""
-    kinds = {name: (tensor.kind, tensor.array.shape) for name, tensor in tensors.items()}
-    numbers = (np.ascontiguousarray(tensors[name].array) for name in sorted(tensors))
-    pieces = (array.reshape(-1).view(np.uint8).data for array in numbers)
-    return [memoryview(_header({name: _Entry(*kinds[name]) for name in kinds})), *pieces]
+    header = _header({name: _Entry(x.kind, x.array.shape) for name, x in tensors.items()})
+    numbers = (np.ravel(tensors[name].array).view(np.uint8).data for name in sorted(tensors))
+    return [memoryview(header), *numbers]
 
 
 def _header(entries: Mapping[str, _Entry]) -> bytes:
@@ -151,8 +150,9 @@ def tensors_in(data: bytes) -> dict[str, Array]:
     if len(entries) > MAX_TENSORS:
         raise FormError(f"the header holds more than {MAX_TENSORS} tensors")
     for name, entry in entries.items():
-        if entry.dtype not in _TYPES:
-            raise FormError(f"tensor {name[:80]!r}: the type {entry.dtype[:20]!r} is not known")
+        if entry.dtype not in _TYPES or len(entry.shape) > 64:  # many lengths are slow to multiply
+            what = f"{len(entry.shape)} axes of type {entry.dtype[:20]!r}"
+            raise FormError(f"tensor {name[:80]!r}: {what} are not what a recorder writes")
     if _header(entries) != data[:begin]:
         raise FormError("the header is not padded to whole words")
     if sum(entry.size for entry in entries.values()) != len(data) - begin:

@@ -64,5 +64,6 @@ def test_an_unfinished_tensor_is_written_again(tmp_path: Path) -> None:
 def test_a_closed_writer_takes_no_more(tmp_path: Path) -> None:
     writer = opened(tmp_path / "t")
     writer.close()
+    writer.close()
     with pytest.raises(UsageError, match="was closed"):
         writer.append(step(writer, 0))
