@@ -2,8 +2,8 @@
 
 Trains small networks on the digits of scikit-learn (seconds each, fixed seeds), bounds the norm T
 of the per-example gradient of all parameters together, over all inputs in [0, 1]^n of norm at most
-R and all labels, and looks for an input and a label of a large gradient: by simulated annealing,
-or by projected ascent for convolutions and attention.
+R and all labels, and looks for an input and a label of a large gradient: by evolution,
+or by projected ascent for attention.
 
     python -m benchmarks.network_bounds [--quick] [--tier tight] [name ...]
 
@@ -312,39 +312,82 @@ def projected(x: torch.Tensor, radius: float) -> torch.Tensor:
     return x * (radius / x.norm(dim=1, keepdim=True).clamp_min(radius))
 
 
-def attained(network: Network, count: int, steps: int) -> float:
-    """The largest T that simulated annealing finds, from the best of random inputs and images.
+def evolved(
+    network: Network, x: torch.Tensor, labels: torch.Tensor, length: torch.Tensor, turns: int
+) -> torch.Tensor:
+    """The best of what samples around each input find, whose covariance matrix adapts.
 
-    A step changes a few or all entries of an input. It is kept where T grows, and by chance where T
-    falls a little; steps become longer where they are kept, and else shorter. Now and then the
-    worst inputs give way to copies of the best.
+    The evolution strategy of Hansen (2016), without its rank-one update, of all inputs at once.
+    T jumps where a ReLU switches: samples see beyond. length: of the first steps.
+    """
+    count, entries, samples = *x.shape, 48
+    share = math.log(samples / 2 + 0.5) - torch.arange(1.0, samples // 2 + 1).log()
+    share = (share / share.sum()).to(x.dtype)
+    mass, squares = 1.0 / float((share**2).sum()), float(entries)
+    memory = (mass + 2.0) / (squares + mass + 5.0)
+    renewal = 2.0 * (mass - 2.0 + 1.0 / mass) / ((squares + 2.0) ** 2 + mass)
+    usual = squares**0.5 * (1.0 - 0.25 / squares)
+    spread = torch.eye(entries, dtype=x.dtype).repeat(count, 1, 1)
+    path, best, largest = torch.zeros_like(x), x, torch.zeros(count, dtype=x.dtype)
+    for turn in range(turns):
+        if turn % 10 == 0:
+            found, axes = torch.linalg.eigh(spread)
+            scales = found.clamp_min(1e-12).sqrt()[:, None]
+        plain = torch.randn(count, samples, entries, dtype=x.dtype)
+        steps = (plain * scales) @ axes.mT
+        drawn = x[:, None] + length[:, None, None] * steps
+        allowed = projected(drawn.flatten(0, 1), network.radius)
+        every = squared_gradients(network, allowed, labels.repeat_interleave(samples), None).sum(1)
+        value, allowed = every.view(count, samples), allowed.view_as(drawn)
+        outside = ((drawn - allowed) ** 2).sum(2)
+        order = (value.log() - 0.02 * outside).argsort(1, descending=True)[:, : samples // 2, None]
+        top, place = value.max(1)
+        best = torch.where((top > largest)[:, None], allowed[torch.arange(count), place], best)
+        largest = torch.maximum(top, largest)
+        chosen = steps.take_along_dim(order, 1)
+        x = x + length[:, None] * (share @ chosen)
+        white = (share @ plain.take_along_dim(order, 1))[:, None] @ axes.mT
+        path = (1.0 - memory) * path + (memory * (2.0 - memory) * mass) ** 0.5 * white[:, 0]
+        spread = (1.0 - renewal) * spread + renewal * (chosen.mT * share) @ chosen
+        length = length * (memory / (1.0 + memory) * (path.norm(dim=1) / usual - 1.0)).exp()
+    return best
+
+
+def attained(network: Network, count: int, rounds: int) -> float:
+    """The largest T that evolves from random inputs and images.
+
+    Each round evolves inputs from the better ones, mixtures or averages of two. They take the
+    places of those that are worse, or of smaller T and alike. Single precision is enough for that.
     """
     torch.manual_seed(0)
-    images, radius, entries = network.images, network.radius, network.images.shape[1]
-    dense, sparse = torch.rand(8 * count, entries), torch.rand(4 * count, entries)
-    shown = images[torch.randint(len(images), (4 * count,))]
+    weights, biases = ([w.float() for w in own] for own in (network.weights, network.biases))
+    single, radius = replace(network, weights=weights, biases=biases), network.radius
+    dense, sparse = torch.rand(2, 50 * count, network.images.shape[1])
     sparse = (sparse < torch.rand(len(sparse), 1)).double()
-    x = projected(torch.cat([dense, sparse, shown]), radius)
-    largest, few = 0.0, count // 6
-    scale = torch.full((len(x), 1), 0.1)
-    for step in range(steps):
-        if step % 100 == 0:
-            value, labels = of_every_label(network, x).sum(2).max(1)
-            order = value.argsort(descending=True)[:count]
-            if step % 1000 == 0:
-                order[count - few :] = order[:few]
-            x, value, labels, scale = x[order], value[order], labels[order], scale[order]
-            largest = max(largest, float(value[0]))
-        is_moved = torch.rand(x.shape) < 64.0 ** -torch.rand(count, 1)
-        length = scale * 10.0 ** (1.5 * torch.rand(count, 1) - 1.0)
-        moved = projected(x + length * is_moved * torch.randn(x.shape), radius)
-        now = squared_gradients(network, moved, labels, None).sum(1)
-        heat = 0.05 * 0.02 ** (step / steps)
-        is_kept = torch.rand(count) ** heat < now / value
-        x = torch.where(is_kept[:, None], moved, x)
-        value = torch.where(is_kept, now, value)
-        scale = (scale * torch.where(is_kept, 1.03, 0.985)[:, None]).clamp(1e-4, 0.5)
-    return max(largest, float(value.max())) ** 0.5
+    x = projected(torch.cat([dense, sparse, network.images]), radius).float()
+    value, labels = of_every_label(single, x).sum(2).max(1)
+    order = value.argsort(descending=True)[:count]
+    x, labels = x[order], labels[order]
+    young, wanted, length = x, labels, torch.full((count,), 0.3)
+    x, labels = x[:0], labels[:0]
+    for _ in range(rounds):
+        young = evolved(single, young, wanted, length.float(), 300)
+        x, labels = torch.cat([x, young]), torch.cat([labels, wanted])
+        value = squared_gradients(single, x, labels, None).sum(1)
+        near, kept = torch.cdist(x, x) < 0.2 * radius, list[int]()
+        for place in value.argsort(descending=True).tolist():
+            if len(kept) < count and not near[place, kept].any():
+                kept.append(place)
+        x, labels = x[kept], labels[kept]
+        few = max(count // 4, 1)
+        first = torch.minimum(*torch.randint(len(x), (2, few)))
+        other = x[torch.randint(len(x), (few,))]
+        is_other, kind = torch.rand(few, x.shape[1]) < torch.rand(few, 1), torch.rand(few, 1)
+        share = torch.where(kind < 0.35, is_other, 0.5 * torch.rand(few, 1))
+        share = torch.where(kind < 0.7, share, 0.0).float()
+        young, wanted = x[first] + share * (other - x[first]), labels[first]
+        length = 0.02 * 10.0 ** torch.rand(few)
+    return float(of_every_label(network, torch.cat([x, young]).double()).sum(2).max()) ** 0.5
 
 
 def attained_by_ascent(network: AnyNetwork, starts: int, rounds: int) -> float:
@@ -488,7 +531,7 @@ def row(spec: AnySpec, quick: bool, tier: str) -> str:
     elif isinstance(network, Encoder):
         reached = attained_by_ascent(network, *((16, 4) if quick else (40, 10)))
     else:
-        reached = attained(network, *((48, 3_000) if quick else (96, 60_000)))
+        reached = attained(network, *((16, 4) if quick else (40, 80)))
     if reached > bound:
         raise SystemExit(f"{spec.name}: the bound {bound} is violated by {reached}")
     return (
