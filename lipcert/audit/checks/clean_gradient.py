@@ -214,7 +214,8 @@ class _Comparison:
             if len(precise.clips) == len({part.scale for part in passes}) == 1:
                 clip, outer = precise.clips[0].clip, passes[0].scale.outer
                 lengths = np.concatenate([part.lengths() for part in passes])
-                plain, most = rows / clip.factors(lengths)[:, np.newaxis], clip.radius * outer
+                factors, most = clip.factors(lengths)[:, np.newaxis], clip.radius * outer
+                plain = rows / np.where(factors > 0.0, factors, 1.0)
                 names = (name for group in run.claims.groups for name in group.parameters)
                 sizes = [run.graph.parameters[name].size for name in names]
                 self.shorter = _shorter(plain, sizes, theirs, most, self.a)
@@ -296,7 +297,7 @@ def _shorter(
 
     rows: gradients before a clip; sizes: of their tensors.
     """
-    if np.count_nonzero(theirs) < _FEWEST:
+    if np.count_nonzero(theirs) < _FEWEST or not rows.any():
         return None
     ways = {"gradients": [len(theirs)], "tensors": sizes, "entries": [1] * len(theirs)}
     for what, parts in ways.items():

@@ -169,3 +169,4 @@ def test_a_smaller_radius_explains_what_fewer_gradients_pass(
     found = clean_gradient._shorter(rows, [30, 10], theirs, most, 1e-5)
     assert (found is not None) is is_shorter
     assert found is None or found == (what, pytest.approx(share * radius, rel=1e-5))
+    assert clean_gradient._shorter(0.0 * rows, [30, 10], theirs, most, 1e-5) is None
