@@ -161,6 +161,9 @@ def test_a_bound_that_nothing_came_near_is_an_error() -> None:
     assert (dead.code, dead.place) == ("LC307", "dead")
     assert "is 0 in every example" in dead.message
     assert codes(replace(report, verdict=Verdict.PASS, max_detectable_factor=None)) == []
+    assert "In 1 of 3 groups there is no bound, or no" in text(
+        replace(report, verdict=Verdict.PASS)
+    )
 
 
 @pytest.mark.parametrize("verdict", [v for v in Verdict if v is not Verdict.PASS])

@@ -162,7 +162,6 @@ ONE = {"dtype": "F32", "shape": [1]}
     [
         (pickle.dumps(Armed()), "JSON"),
         (b"", "JSON"),
-        (b"{" * 100, "JSON"),
         (b"[" * 100_000 + b"\n", "JSON"),
         (b'{"w":{"dtype":"F32","shape":[1]}, "v":{}}\n', "spelling"),
         (b'{"w":{},"w":{}}\n', "given twice"),
@@ -174,7 +173,6 @@ ONE = {"dtype": "F32", "shape": [1]}
         (tensor_file({"w": {**ONE, "shape": [-1]}}, bytes(4)), "whole number"),
         (tensor_file({"w": {**ONE, "shape": [0, 1 << 61]}}), "tensor"),
         (tensor_file({"w": {**ONE, "shape": [1 << 60] * 99}}), "99 axes"),
-        (tensor_file({"v": ONE, "w": ONE}, bytes(4)), "not its tensors"),
         (tensor_file({"w": ONE}, bytes(9)), "not its tensors"),
         (tensor_file({"w": {**ONE, "dtype": "BOOL"}}, b"\x02"), "boolean"),
         (tensor_file({"w": ONE}, bytes(4)), "shape"),
@@ -226,7 +224,6 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         b'{"schema":"lipcert.trace/2","schema":"lipcert.trace/2"}\n',
         b'{"ranks":NaN,"schema":"lipcert.trace/2"}\n',
         b"[" * 100_000 + b"\n",
-        pickle.dumps({"schema": "lipcert.trace/1"}),
         '{"schema":"é"}\n'.encode(),
     ],
 )
