@@ -328,7 +328,7 @@ class Tape:
             or not self.loaders
             or self.loaders[-1][0] != self.size
             or not index.isdisjoint(self.marked)
-            or any(item.is_cuda for item in clean.values())  # sums in another order each time
+            or _rounds_anew(clean)
         )
         if not may_differ and not self.keeps_noised:
             return None
@@ -538,6 +538,11 @@ def _bytes(tensor: Tensor) -> Any:
     """Return the bits of a tensor as an array, without a copy if it lies in main memory already."""
     flat = tensor.detach().cpu().contiguous()
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty((len(flat), 0), np.uint8)
+
+
+def _rounds_anew(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether kernels may add up in another order each time."""
+    return any(item.is_cuda for item in tensors.values())
 
 
 def digest_of(tensors: Iterable[Tensor]) -> str:
