@@ -24,8 +24,8 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.losses import per_example_loss
 from lipcert.training.clipping.gradients import Asked
-from lipcert.training.composition import is_finite
 from lipcert.training.guards import Passing, StepGuard, kept_as_they_are
+from lipcert.training.kept_numbers import is_finite
 from lipcert.training.network import joined_labels
 
 Labels: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings.settings import Settings
 from lipcert.training.batches import admitted
-from lipcert.training.composition import (
+from lipcert.training.kept_numbers import (
     KeptNumbers,
     are_equal,
     first_difference,

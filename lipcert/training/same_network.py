@@ -21,7 +21,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, is_shown
 from lipcert.training.clipping.backprop import hooked_layers
 from lipcert.training.clipping.probe import Probe, Seen
-from lipcert.training.composition import first_without_number
+from lipcert.training.kept_numbers import first_without_number
 from lipcert.training.network import EXAMPLES, UNLIKE, Example, TrainedNetwork, compare
 
 _ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}

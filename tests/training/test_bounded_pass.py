@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import TrainingMechanism, guards
-from lipcert.training.composition import KeptNumbers
+from lipcert.training.kept_numbers import KeptNumbers
 from tests.training.runs import Small, clipless, private_run, train
 from tests.training.test_attack_guards import FalseBackward
 from tests.training.test_compiled import MECHANISMS

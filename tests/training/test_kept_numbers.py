@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipcert.errors import UsageError
-from lipcert.training import composition
-from lipcert.training.composition import (
+from lipcert.training import kept_numbers
+from lipcert.training.kept_numbers import (
     KeptNumbers,
     are_equal,
     first_difference,
@@ -115,7 +115,7 @@ def test_finite(tensor: Tensor, expected: bool) -> None:
 def test_the_first_pair_that_differs_is_found(
     where: int | None, is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "_are_here", lambda tensors: is_here)
+    monkeypatch.setattr(kept_numbers, "_are_here", lambda tensors: is_here)
     ones, others = ([torch.arange(4.0) for _ in range(3)] for _ in range(2))
     if where is not None:
         others[where][3] = 0.0
@@ -130,7 +130,7 @@ def test_the_first_pair_that_differs_is_found(
 def test_the_first_tensor_that_holds_no_number_is_found(
     is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "_are_here", lambda tensors: is_here)
+    monkeypatch.setattr(kept_numbers, "_are_here", lambda tensors: is_here)
     tensors = [torch.full((5,), LARGE), torch.zeros(2, 2), torch.full((3,), LARGE)]
     assert first_without_number(tensors) is None
     assert first_without_number([]) is None
