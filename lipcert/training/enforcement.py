@@ -112,8 +112,7 @@ class Enforcement:
     output for a batch from a pass of the bounded graph that `gradients`, or autograd, completes;
     None if it has to be the module's own. leaves: what autograd differentiates that output by, by
     the module's names. handles: hooks in the module. weight_decay: λ of ∇ℓ + λθ, if that is what is
-    clipped. masked: names of the parts whose dropout masks are drawn in every
-    forward pass.
+    clipped. masked: names of the parts whose dropout masks are drawn in every forward pass.
     """
 
     project: Callable[[], None]
