@@ -80,9 +80,7 @@ class Arithmetic:
 def exact_products(device: torch.device) -> AbstractContextManager[object]:
     """Disable autograd and autocast, and compute full float32 products, whatever was set
     outside."""
-    if device.type == "cpu" and not torch.is_autocast_enabled(device.type):
-        return torch.no_grad()
-    return _exact_products(device)
+    return torch.no_grad() if _is_full(device) else _exact_products(device)
 
 
 @contextmanager
@@ -90,8 +88,7 @@ def _exact_products(device: torch.device) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(device.type, enabled=False))
-        if device.type == "cuda":
-            stack.enter_context(_products(device, tf32=False))
+        stack.enter_context(_products(device, tf32=False))
         yield
 
 

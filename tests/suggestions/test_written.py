@@ -126,7 +126,7 @@ def test_networks_that_are_suggested_have_smaller_bounds(edit: str) -> None:
 
 def namespace(model: nn.Module) -> dict[str, object]:
     space = {**vars(training), **{key: getattr(training, key) for key in training.__all__}}
-    space |= {key: getattr(layers, key) for key in layers.__all__}
+    space |= vars(layers)
     token = torch.rand(2, 3, 4)
     return space | {
         "nn": nn, "torch": torch, "model": model, "branch": nn.Identity(),

@@ -13,8 +13,7 @@ squares by name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from lipcert.graph.ir import Graph, Node, is_arrangement
-from lipcert.measure.arithmetic import Arithmetic, exact_products
+from lipcert.measure.arithmetic import exact_products
 from lipcert.measure.gradient_norms.methods import Chooser, Pair
 from lipcert.measure.gradient_norms.plan import (
     Contribution,
@@ -38,7 +37,6 @@ from lipcert.measure.gradient_norms.plan import (
 from lipcert.measure.gradient_norms.squares import Squares, dense, sum_of_squares, sums_of_squares
 from lipcert.measure.lowering import LoweredNetwork, Tap
 from lipcert.measure.measured import BatchNorms, Measured
-from lipcert.measure.precision import Precision
 
 
 class Recording:
@@ -328,7 +326,7 @@ class NormEngine:
             total = _total(losses, len(x))
         edges, recording = [edge for _, _, edge in begun.reached], self._recording(x)
         found = torch.autograd.grad(total, edges, allow_unused=True) if total.requires_grad else ()
-        with exact_arithmetic(self.network):
+        with exact_products(x.device):
             pairs = zip(begun.reached, found, strict=False)
             arrived = [(plan, value, own) for (plan, value, _), own in pairs if own is not None]
             begun.reached.clear()
@@ -401,21 +399,6 @@ class NormEngine:
         values = [graph.input_name, *(node.output for node in graph.nodes)]
         named = (recording.parameters, values if self._watch_values else (), ())
         return BatchNorms(np.zeros(0), *(dict.fromkeys(names, none) for names in named))
-
-
-def exact_arithmetic(network: LoweredNetwork) -> AbstractContextManager[object]:
-    """Disable autograd, and compute products in the network's own dtype, whatever was set
-    outside."""
-    is_double = network.dtype is torch.float64
-    precision = Precision.FLOAT64 if is_double else Precision.FLOAT32
-    switches = Arithmetic(network.device, precision).active()
-    return torch.no_grad() if isinstance(switches, nullcontext) else _with_no_grad(switches)
-
-
-@contextmanager
-def _with_no_grad(switches: AbstractContextManager[object]) -> Iterator[None]:
-    with switches, torch.no_grad():
-        yield
 
 
 def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:

@@ -270,16 +270,6 @@ class LoweredNetwork:
         }
         return replace(self, parameters=parameters, _operands=operands)
 
-    def converted(self, dtype: torch.dtype) -> LoweredNetwork:
-        """Return the same network, with the same weights, in another dtype on the same device."""
-        if dtype is self.dtype:
-            return self
-        weights = {
-            name: parameter.to(torch.float64).cpu().numpy()
-            for name, parameter in self.parameters.items()
-        }
-        return LoweredNetwork.of(self.graph, dtype, self.device, weights)
-
     def operands(self, node: Node) -> Mapping[str, Tensor]:
         """Return the operands of a node by slot, as in `node.operands`."""
         return self._operands[node.name]

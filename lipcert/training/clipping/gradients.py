@@ -44,12 +44,12 @@ from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError
 from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Graph, Node, Operand, parameters_of
+from lipcert.measure.arithmetic import exact_products
 from lipcert.measure.gradient_norms.engine import (
     Begun,
     Caught,
     NormEngine,
     Passed,
-    exact_arithmetic,
 )
 from lipcert.measure.gradient_norms.methods import Pair
 from lipcert.measure.gradient_norms.operands import (
@@ -336,7 +336,7 @@ a cotangent adds less than the rest."""
 
 
 def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:
-    """Return the clipping factors of a pass; call it inside `exact_arithmetic`.  # [examples,
+    """Return the clipping factors of a pass; call it inside `exact_products`.  # [examples,
     groups]
 
     Raises:
@@ -531,7 +531,7 @@ class ClippedGradients:
         for place, (some, own) in enumerate(parts if len(x) else ()):
             part = begun[place] if begun else None
             passed = self._engine.caught(some, partial(self._rule.losses, labels=own), part)
-            with exact_arithmetic(network):
+            with exact_products(network.device):
                 factors.append(clip_factors(network, self._rule, passed))
                 self._add(passed, factors[-1], gradients)
         for name in self._group_of:

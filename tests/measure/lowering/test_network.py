@@ -147,17 +147,6 @@ def test_frozen_parameters_may_be_left_out():
     assert network.forward(torch.ones(1, 3, dtype=torch.float64)).tolist() == [[6.0, 6.0]]
 
 
-def test_converted():
-    network = lowered64(weighted(), {"w": np.full((2, 3), 0.1), "b": np.zeros(2)})
-    assert network.converted(torch.float64) is network
-    single = network.converted(torch.float32)
-    assert single.parameters["w"].tolist() == torch.full((2, 3), 0.1).tolist()
-    assert (
-        single.converted(torch.float64).parameters["w"].tolist()
-        == [[float(np.float32(0.1))] * 3] * 2
-    )
-
-
 @pytest.mark.nightly
 def test_values_are_let_go():
     """A value lives until its last reader ran; the output stays."""
