@@ -17,7 +17,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
-from tests.core.lower.cases import agrees, model, node
+from tests.core.lower.cases import agrees, model, used
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 
@@ -73,28 +73,21 @@ def text(
         "g": rng.uniform(-2.0, 2.0, width),
         "b": rng.standard_normal(width),
     }
-    made = {
-        "plain": [node("Identity", "t", "view")],
-        "scaled": [node("Mul", "t scale", "view")],
-        "transposed": [node("Transpose", "t", "view")],
-        "tied": [node("Transpose", "t", "view")],
-        "twice": [node("Identity", "t", "view")],
-    }[kind]
-    nodes = [*made, node("Gather", "view x", "e")]
+    made = {"scaled": "Mul(t, scale)", "transposed": "Transpose(t)", "tied": "Transpose(t)"}
+    nodes = f"view = {made.get(kind, 'Identity(t)')}  e = Gather(view, x)"
     last, trained = "e", ["t"]
     if kind == "twice":
-        nodes += [node("Gather", "t x", "f"), node("Relu", "f", "r"), node("Add", "e r", "h")]
+        nodes += "  f = Gather(t, x)  r = Relu(f)  h = Add(e, r)"
         last = "h"
     if layer:
-        nodes.append(node("LayerNormalization", f"{last} g b", "n", epsilon=0.1))
+        nodes += f"  n = LayerNormalization<epsilon=0.1>({last}, g, b)"
         last = "n"
         trained += ["g", "b"]
-    nodes.append(node("ReduceSum", f"{last} axes", "m", keepdims=0))
-    nodes.append(node("MatMul", f"m {'t' if kind == 'tied' else 'w'}", "y"))
+    nodes += f"  m = ReduceSum<keepdims=0>({last}, axes)"
+    nodes += f"  y = MatMul(m, {'t' if kind == 'tied' else 'w'})"
     trained += [] if kind == "tied" else ["w"]
-    used = {name for item in nodes for name in item.input}
-    constants = {name: value for name, value in constants.items() if name in used}
-    return of_numbers(model(nodes, ["N", positions], constants)), tuple(sorted(trained))
+    proto = model(nodes, ["N", positions], used(nodes, constants))
+    return of_numbers(proto), tuple(sorted(trained))
 
 
 @given(
@@ -157,7 +150,7 @@ def admitted(
 
 def test_a_bound_is_attained_where_all_ids_are_equal() -> None:
     """Nine positions read one row, whose gradient is the sum of nine equal cotangents: √9 of c."""
-    nodes = [node("Gather", "t x", "e"), node("Flatten", "e")]
+    nodes = "e = Gather(t, x)  y = Flatten(e)"
     proto = of_numbers(model(nodes, ["N", 9], {"t": np.zeros((2, 1))}))
     limit = bounds(proto, ScopeClaim("point", ("t",), ()), (0.0, 1.0), "mae")["t"]
     y = torch.zeros(2, dtype=torch.float64, requires_grad=True)
@@ -180,15 +173,8 @@ def test_a_spectral_radius_is_that_of_the_longest_row() -> None:
 def test_numbers_beside_those_that_choose_rows_may_be_larger_than_the_table() -> None:
     """Column 0 reads one of five rows, column 1 is an age of up to 120."""
     rng = np.random.default_rng(0)
-    nodes = [
-        node("Split", "x sizes", "a b", axis=1),
-        node("Gather", "t a", "e"),
-        node("Reshape", "e shape", "r"),
-        node("Cast", "b", "f", to=TensorProto.FLOAT),
-        node("MatMul", "f u", "z"),
-        node("Add", "r z", "h"),
-        node("MatMul", "h w", "y"),
-    ]
+    nodes = """a, b = Split<axis=1>(x, sizes)  e = Gather(t, a)  r = Reshape(e, shape)
+        f = Cast<to=1>(b)  z = MatMul(f, u)  h = Add(r, z)  y = MatMul(h, w)"""
     tensors = {"t": rng.standard_normal((5, 4)), "u": np.ones((1, 4)), "w": np.eye(4, 3)}
     proto = of_numbers(model(nodes, ["N", 2], {**tensors, "sizes": [1, 1], "shape": [-1, 4]}))
     trained = ("t", "u", "w")
@@ -205,51 +191,48 @@ def test_numbers_beside_those_that_choose_rows_may_be_larger_than_the_table() ->
             assert float(gradient.norm()) <= limit[name]
 
 
-I, T = "x k", TensorProto
+I, T = "x, k", TensorProto
 COMPUTED = {
-    **{op: [node(op, I, "i")] for op in ("Div", "Mod", "Max", "Min", "Pow")},
-    **{op: [node(op, "x", "i")] for op in ("Abs", "Neg", "Relu", "Sign", "Trilu", "Dropout")},
+    **{op: f"i = {op}({I})" for op in ("Div", "Mod", "Max", "Min", "Pow")},
+    **{op: f"i = {op}(x)" for op in ("Abs", "Neg", "Relu", "Sign", "Trilu", "Dropout")},
     **{
-        f"Cast to {kind}": [node("Cast", "x", "n", to=kind), node("Cast", "n", "i", to=T.INT64)]
+        f"Cast to {kind}": f"n = Cast<to={kind}>(x)  i = Cast<to=7>(n)"
         for kind in (T.INT8, T.UINT8, T.UINT64, T.FLOAT)
     },
-    "Equal": [node("Equal", I, "c"), node("Where", "c x k", "i")],
-    "Greater": [node("Greater", I, "c"), node("Where", "c x k", "i")],
-    "Clip": [node("Clip", "x k k", "i")],
-    "Pad": [node("Pad", "x pads", "i")],
-    "ReduceMax": [node("ReduceMax", "x", "i")],
+    "Equal": f"c = Equal({I})  i = Where(c, x, k)",
+    "Greater": f"c = Greater({I})  i = Where(c, x, k)",
+    "Clip": "i = Clip(x, k, k)",
+    "Pad": "i = Pad(x, pads)",
+    "ReduceMax": "i = ReduceMax(x)",
 }
 
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_ids_are_not_computed_with_as_with_reals(name: str) -> None:
     """Division of whole numbers drops what is left, and types lose numbers."""
-    nodes = [*COMPUTED[name], node("Gather", "t i", "e"), node("Flatten", "e")]
+    nodes = f"{COMPUTED[name]}  e = Gather(t, i)  y = Flatten(e)"
     constants = {"t": np.ones((5, 4)), "k": np.int64(1), "pads": [0, 0, 0, 1]}
     refused(of_numbers(model(nodes, ["N", 3], constants, opset=20)))
 
 
 SUMS = {
-    "numbers of columns of their own": node("Add", "x first", "i"),
-    "numbers turned round": node("Sub", "four x", "i"),
-    "multiples": node("Mul", "x minus", "i"),
-    "beside a constant": node("Concat", "x some x", "i", axis=1),
-    "sums of those before": node("CumSum", "x k", "i", exclusive=1),
+    "numbers of columns of their own": "i = Add(x, first)",
+    "numbers turned round": "i = Sub(four, x)",
+    "multiples": "i = Mul(x, minus)",
+    "beside a constant": """n = Shape<end=1>(x)  s = Concat<axis=0>(n, two)
+        some = Expand(four, s)  i = Concat<axis=1>(x, some, x)""",
+    "sums of those before": "i = CumSum<exclusive=1>(x, k)",
 }
 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_of_ids_read_rows(name: str) -> None:
-    nodes = [SUMS[name], node("Gather", "t i", "e"), node("ReduceSum", "e one", keepdims=0)]
+    nodes = f"{SUMS[name]}  e = Gather(t, i)  y = ReduceSum<keepdims=0>(e, one)"
     constants = {
         "t": np.random.default_rng(0).standard_normal((9, 4)), "k": np.int64(1),
         "first": [0, 3, 5], "one": [1], "four": np.int64(4), "minus": [-1, 1, 2],
+        "two": [2],
     }  # fmt: skip
-    if name == "beside a constant":
-        nodes.insert(0, node("Shape", "x", "n", end=1))
-        nodes.insert(1, node("Concat", "n two", "s", axis=0))
-        nodes.insert(2, node("Expand", "four s", "some"))
-        constants["two"] = [2]
     proto = of_numbers(model(nodes, ["N", 3], constants))
     ids = np.random.default_rng(1).integers(0, 4, size=(10, 1, 3))
     assert agrees(proto, examples=[*ids]).batch_proved
@@ -258,8 +241,7 @@ def test_sums_of_ids_read_rows(name: str) -> None:
 @pytest.mark.parametrize(("axis", "kind"), [(-1, np.float32), (1, np.int64)])
 def test_one_hot_ids_are_entries(axis: int, kind: type) -> None:
     """Of numbers that name no place onnxruntime makes zeros, and so does the program."""
-    nodes = [node("OneHot", "x depth ends", "h", axis=axis), node("Cast", "h", "f", to=T.FLOAT),
-             node("MatMul", "f w")]  # fmt: skip
+    nodes = f"h = OneHot<axis={axis}>(x, depth, ends)  f = Cast<to=1>(h)  y = MatMul(f, w)"
     ends, w = np.asarray([0, 1], kind), np.random.default_rng(0).standard_normal((3, 2))
     w = w if axis == 1 else np.vstack([w, w[:1]])
     proto = of_numbers(model(nodes, ["N", 3], {"depth": np.int64(4), "ends": ends, "w": w}))
@@ -270,25 +252,24 @@ def test_one_hot_ids_are_entries(axis: int, kind: type) -> None:
 
 
 SELECTED = {
-    "ids of another axis": [node("Gather", "t x", "e", axis=1)],
-    "entries, not rows": [node("Gather", "line x", "e")],
-    "GatherElements": [node("GatherElements", "t x", "e")],
-    "GatherND": [node("Unsqueeze", "x last", "u"), node("GatherND", "t u", "e")],
-    "ScatterND": [node("ScatterND", "t x rows", "e")],
-    "Slice": [node("Slice", "t x x", "e")],
-    "Reshape": [node("Reshape", "t x", "e")],
-    "Expand": [node("Expand", "t x", "e")],
-    "ConstantOfShape": [node("ConstantOfShape", "x", "e")],
-    "whole numbers of a table": [node("Gather", "whole x", "n"), node("Div", "n depth", "d"),
-                                 node("Cast", "d", "e", to=T.FLOAT)],
-    "truth values of a table": [node("Gather", "flags x", "c"), node("Where", "c t t", "e")],
-    "rows of another example": [node("Reshape", "x turned", "i"), node("Gather", "t i", "e")],
+    "ids of another axis": "e = Gather<axis=1>(t, x)",
+    "entries, not rows": "e = Gather(line, x)",
+    "GatherElements": "e = GatherElements(t, x)",
+    "GatherND": "u = Unsqueeze(x, last)  e = GatherND(t, u)",
+    "ScatterND": "e = ScatterND(t, x, rows)",
+    "Slice": "e = Slice(t, x, x)",
+    "Reshape": "e = Reshape(t, x)",
+    "Expand": "e = Expand(t, x)",
+    "ConstantOfShape": "e = ConstantOfShape(x)",
+    "whole numbers of a table": "n = Gather(whole, x)  d = Div(n, depth)  e = Cast<to=1>(d)",
+    "truth values of a table": "c = Gather(flags, x)  e = Where(c, t, t)",
+    "rows of another example": "i = Reshape(x, turned)  e = Gather(t, i)",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SELECTED)
 def test_rows_of_a_table_are_all_that_ids_select(name: str) -> None:
-    nodes = [*SELECTED[name], node("Flatten", "e")]
+    nodes = f"{SELECTED[name]}  y = Flatten(e)"
     constants = {"t": np.ones((5, 4)), "line": np.ones(5), "last": [-1], "depth": np.int64(4),
                  "ends": np.array([0.0, 1.0]), "rows": np.ones((1, 4)), "turned": [3, -1],
                  "whole": np.arange(20).reshape(5, 4), "flags": np.ones((5, 4), bool)}  # fmt: skip
@@ -297,12 +278,7 @@ def test_rows_of_a_table_are_all_that_ids_select(name: str) -> None:
 
 def test_numbers_that_another_type_would_make_negative_are_refused() -> None:
     """As int64, 2⁶⁴ − 1 is −1, of which the Relu is 1: not 0, as for all of [0, 2⁶⁴]."""
-    nodes = [
-        node("Cast", "x", "i", to=T.INT64),
-        node("Cast", "i", "f", to=T.FLOAT),
-        node("Neg", "f", "n"),
-        node("Relu", "n"),
-    ]
+    nodes = "i = Cast<to=7>(x)  f = Cast<to=1>(i)  n = Neg(f)  y = Relu(n)"
     lowered(of_numbers(model(nodes, ["N", 3]), T.UINT32))
     refused(of_numbers(model(nodes, ["N", 3]), T.UINT64))
 

@@ -1,12 +1,14 @@
 """Small ONNX graphs written down in a line or two, and the comparison with onnxruntime."""
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
@@ -23,14 +25,38 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes):
     return helper.make_node(op, names, outputs.split(), name=f"{op}_{outputs}", **attributes)
 
 
+def nodes_of(text: str) -> list[NodeProto]:
+    """The nodes that are written in the notation of ONNX: `m = ReduceMean<axes=[1]>(x)`."""
+    found = list(parser.parse_graph(f"text (x) => (y) {{ {text} }}").node)
+    for item in found:
+        item.name = f"{item.op_type}_{' '.join(item.output)}"
+    return found
+
+
+def listed(attributes: Mapping[str, Any]) -> str:
+    """Attributes in the notation of ONNX."""
+    items = [f"{name}={json.dumps(value)}" for name, value in attributes.items()]
+    return f"<{', '.join(items)}>" if items else ""
+
+
+def used(nodes: str | Sequence[NodeProto], constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the nodes read."""
+    items = nodes_of(nodes) if isinstance(nodes, str) else nodes
+    names = {name for item in items for name in item.input}
+    return {name: value for name, value in constants.items() if name in names}
+
+
 def model(
-    nodes: Sequence,
+    nodes: str | Sequence[NodeProto],
     shape: Sequence[int | str],
     constants: Mapping[str, Array | float | Sequence[int]] | None = None,
     opset: int = 17,
     output: str = "y",
 ) -> ModelProto:
-    """A graph from x to an output. Floats become float32, whole numbers int64."""
+    """A graph from x to an output, of nodes or their text. Floats become float32, whole numbers
+    int64.
+    """
+    nodes = nodes_of(nodes) if isinstance(nodes, str) else list(nodes)
     tensors = []
     for name, value in (constants or {}).items():
         array = np.asarray(value)
@@ -40,7 +66,7 @@ def model(
         )
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))]
     outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
-    graph = helper.make_graph(list(nodes), "case", inputs, outputs, tensors)
+    graph = helper.make_graph(nodes, "case", inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import printer
 
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 from tests.core.lower.odd_graphs import OPERATORS, blocks, odd_graph, outcome, outcomes
 
 GRAPHS = 400
@@ -47,11 +47,10 @@ def test_every_kind_of_odd_operator_is_also_understood(operator, tmp_path):
 def test_all_short_windows_are_read_as_onnxruntime_reads_them(kind, mode, opset, tmp_path):
     counts = Counter()
     for taps, stride, size in itertools.product((1, 2, 3), (1, 2, 3, 5), (1, 3, 4, 6, 7)):
-        attributes = {"auto_pad": mode, "strides": [stride]}
+        window = f'auto_pad="{mode}", strides=[{stride}]'
+        nodes = f"y = {kind}<{window}, kernel_shape=[{taps}]>(x)"
         if kind == "Conv":
-            nodes = [node(kind, "x w", "y", **attributes)]
-        else:
-            nodes = [node(kind, "x", "y", kernel_shape=[taps], **attributes)]
+            nodes = f"y = Conv<{window}>(x, w)"
         constants = {"w": np.arange(1.0, taps + 1).reshape(1, 1, -1)} if kind == "Conv" else {}
         found = outcome(model(nodes, [1, 1, size], constants, opset), tmp_path)
         counts["undefined" if "onnxruntime does not run it" in found else found] += 1
@@ -60,15 +59,12 @@ def test_all_short_windows_are_read_as_onnxruntime_reads_them(kind, mode, opset,
 
 
 NOT_NUMBERS = {
-    "zero times infinity": (
-        [node("Mul", "zero inf", "c"), node("Mul", "x c")], {"zero": 0.0, "inf": np.inf}),
-    "infinity by infinity": (
-        [node("Div", "inf inf", "c"), node("Mul", "x c")], {"inf": np.inf}),
-    "no number below minus infinity": (
-        [node("Clip", "x - inf")], {"inf": -np.inf}),
-    "no number above infinity": ([node("Max", "x inf")], {"inf": np.inf}),
-    "no multiple of infinity": (
-        [node("Gemm", "x w inf", beta=0.5)], {"w": np.ones((4, 4)), "inf": [np.inf]}),
+    "zero times infinity": ("c = Mul(zero, inf)  y = Mul(x, c)", {"zero": 0.0, "inf": np.inf}),
+    "infinity by infinity": ("c = Div(inf, inf)  y = Mul(x, c)", {"inf": np.inf}),
+    "no number below minus infinity": ("y = Clip(x, , inf)", {"inf": -np.inf}),
+    "no number above infinity": ("y = Max(x, inf)", {"inf": np.inf}),
+    "no multiple of infinity": ("y = Gemm<beta=0.5>(x, w, inf)",
+        {"w": np.ones((4, 4)), "inf": [np.inf]}),
 }  # fmt: skip
 
 

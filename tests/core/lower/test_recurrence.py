@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import operands
 from tests.core.adversary import found_above
-from tests.core.lower.cases import agrees, model, node, program
+from tests.core.lower.cases import agrees, listed, model, program
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -25,17 +25,12 @@ def weights(kind: str, ways: int, seed: int = 0):
 
 def recurrent(kind: str, inputs: str, output: int = 0, **attributes):
     """The node between two transpositions, so that the batch comes first on either side."""
-    names = ["states", "h", "c"]
-    names = ["y" if place == output else name for place, name in enumerate(names)]
-    names = names[: 3 if kind == "LSTM" else 2]
-    made = node(kind, inputs, " ".join(names), hidden_size=SIZE, **attributes)
-    made.output[output] = "found"
+    names = ["states", "h", "c"][: 3 if kind == "LSTM" else 2]
+    names[output] = "found"
+    own = listed({"hidden_size": SIZE, **attributes})
     order = [2, 0, 1, 3] if output == 0 else [1, 0, 2]
-    return [
-        node("Transpose", "x", "t", perm=[1, 0, 2]),
-        made,
-        node("Transpose", "found", "y", perm=order),
-    ]
+    return f"""t = Transpose<perm=[1, 0, 2]>(x)  {", ".join(names)} = {kind}{own}({inputs})
+        y = Transpose<perm={order}>(found)"""
 
 
 @given(
@@ -59,7 +54,7 @@ def test_every_cell_computes_what_onnxruntime_does(
     shape = ["N", TIMES, INPUTS]
     if lengths:
         shape, constants["n"] = [1, TIMES, INPUTS], [TIMES]
-    inputs = f"t w r {'b' if biased else '-'} {'n' if lengths else ''}"
+    inputs = f"t, w, r, {'b' if biased else ''}{', n' if lengths else ''}"
     output = min(output, 2 if kind == "LSTM" else 1)
     nodes = recurrent(kind, inputs, output, direction=direction, **attributes)
     proto = model(nodes, shape, constants)
@@ -76,20 +71,13 @@ def test_a_first_state_is_zero_or_a_tensor_or_data(kind: str) -> None:
     rng = np.random.default_rng(1)
     constants = {**weights(kind, 2), "z": rng.standard_normal((2, 1, SIZE)), "o": 0.0}
     constants |= {"two": [2], "size": [SIZE], "at": [0], "v": rng.standard_normal((INPUTS, SIZE))}
-    sizes = [
-        node("Shape", "x", "n", end=1),
-        node("Concat", "two n size", "s", axis=0),
-        node("Expand", "o s", "zeros"),
-        node("Expand", "z s", "held"),
-        node("Gather", "x at", "first", axis=1),
-        node("MatMul", "first v", "row"),
-        node("Concat", "row row", "rows", axis=1),
-        node("Transpose", "rows", "own", perm=[1, 0, 2]),
-    ]
+    sizes = """n = Shape<end=1>(x)  s = Concat<axis=0>(two, n, size)  zeros = Expand(o, s)
+        held = Expand(z, s)  first = Gather<axis=1>(x, at)  row = MatMul(first, v)
+        rows = Concat<axis=1>(row, row)  own = Transpose<perm=[1, 0, 2]>(rows)"""
     found = {}
     for start in ("zeros", "held", "own"):
-        inputs = f"t w r b - {start}" + (f" {start}" if kind == "LSTM" else "")
-        nodes = [*sizes, *recurrent(kind, inputs, direction="bidirectional")]
+        inputs = f"t, w, r, b, , {start}" + (f", {start}" if kind == "LSTM" else "")
+        nodes = f"{sizes}  {recurrent(kind, inputs, direction='bidirectional')}"
         found[start] = agrees(model(nodes, ["N", TIMES, INPUTS], constants))
     read = {name for step in found["held"].steps for x in operands(step.op) for name in x.sources}
     assert "z" in read
@@ -107,13 +95,15 @@ def concatenated(kind: str, ways: int):
         for name, shape in (("w", (INPUTS,)), ("r", (SIZE,)), ("f", ()), ("g", ())):
             own = f"{name}{way}"
             constants[own] = rng.standard_normal((GATES[kind] * SIZE, *shape))
-            nodes += [node("Slice", f"{own} n{k} n{k + 1} zero", f"{own}.{k}") for k in order]
-            nodes.append(node("Concat", " ".join(f"{own}.{k}" for k in order), f"{own}.", axis=0))
-        nodes.append(node("Concat", f"f{way}. g{way}.", f"b{way}.", axis=0))
+            nodes += [f"{own}g{k} = Slice({own}, n{k}, n{k + 1}, zero)" for k in order]
+            parts = ", ".join(f"{own}g{k}" for k in order)
+            nodes.append(f"{own}g = Concat<axis=0>({parts})")
+        nodes.append(f"b{way}g = Concat<axis=0>(f{way}g, g{way}g)")
     for name in "wrb":
-        nodes += [node("Unsqueeze", f"{name}{way}. zero", f"{name}{way}_") for way in range(ways)]
-        nodes.append(node("Concat", " ".join(f"{name}{w}_" for w in range(ways)), name, axis=0))
-    return nodes, constants
+        nodes += [f"{name}{way}_ = Unsqueeze({name}{way}g, zero)" for way in range(ways)]
+        parts = ", ".join(f"{name}{way}_" for way in range(ways))
+        nodes.append(f"{name} = Concat<axis=0>({parts})")
+    return "  ".join(nodes), constants
 
 
 @pytest.mark.parametrize("kind", sorted(GATES))
@@ -121,7 +111,7 @@ def test_weights_that_are_put_together_are_those_of_the_file(kind: str) -> None:
     """Every use of a tensor is linear, and does not enlarge a gradient."""
     ways = {"RNN": "forward", "GRU": "reverse", "LSTM": "bidirectional"}[kind]
     made, constants = concatenated(kind, 2 if ways == "bidirectional" else 1)
-    nodes = [*made, *recurrent(kind, "t w r b", direction=ways)]
+    nodes = f"{made}  {recurrent(kind, 't, w, r, b', direction=ways)}"
     found = agrees(model(nodes, ["N", TIMES, INPUTS], constants))
     gains = [x.sources for step in found.steps for x in operands(step.op) if x.sources]
     assert {name for own in gains for name in own} == {n for n in constants if n[0] in "wrfg"}
@@ -133,13 +123,8 @@ def test_a_tensor_that_stands_twice_is_not_one_that_is_moved(twice: bool) -> Non
     """Rows that overlap are two uses of some entries, of which the gradients add up."""
     constants = {"w": np.ones((3, 2)), "a": [0], "b": [1], "c": [2], "d": [3]}
     second = "b" if twice else "c"
-    nodes = [
-        node("Slice", "w a c a", "first"),
-        node("Slice", f"w {second} d a", "second"),
-        node("Concat", "first second", "v", axis=0),
-        node("Transpose", "v", "m", perm=[1, 0]),
-        node("MatMul", "x m"),
-    ]
+    nodes = f"""first = Slice(w, a, c, a)  second = Slice(w, {second}, d, a)
+        v = Concat<axis=0>(first, second)  m = Transpose<perm=[1, 0]>(v)  y = MatMul(x, m)"""
     step = agrees(model(nodes, ["N", 2], constants)).steps[-1]
     (operand,) = operands(step.op)
     assert operand.sources == {"w": np.inf if twice else 1.0}
@@ -147,31 +132,26 @@ def test_a_tensor_that_stands_twice_is_not_one_that_is_moved(twice: bool) -> Non
 
 def test_weights_times_a_number_that_may_be_zero_are_weights() -> None:
     """√2 less its float32 is positive, and 0 in float32 arithmetic: an interval from 0 holds it."""
-    two, held = (numpy_helper.from_array(x) for x in np.float32([[2.0], [2.0**0.5]]))
     constants = {"v": np.ones((1, 2, 1)), "u": np.ones((1, 2, 2)), "r": np.eye(2)[None], "n": [1]}
-    nodes = [
-        node("ConstantOfShape", "n", "a", value=two),
-        node("Sqrt", "a", "s"),
-        node("ConstantOfShape", "n", "b", value=held),
-        node("Sub", "s b", "c"),
-        node("Relu", "c", "k"),
-        node("Mul", "v k", "e"),
-        node("Concat", "e u", "f", axis=2),
-    ]
-    found = agrees(model(nodes + recurrent("RNN", "t f r", 1), ["N", TIMES, INPUTS], constants))
+    nodes = f"""a = ConstantOfShape<value=float[1]{{2.0}}>(n)  s = Sqrt(a)
+        b = ConstantOfShape<value=float[1]{{{2.0**0.5}}}>(n)  c = Sub(s,
+        b)  k = Relu(c)
+        e = Mul(v, k)  f = Concat<axis=2>(e, u)"""
+    nodes = f"{nodes}  {recurrent('RNN', 't, f, r', 1)}"
+    found = agrees(model(nodes, ["N", TIMES, INPUTS], constants))
     assert "v" in {name for step in found.steps for x in operands(step.op) for name in x.sources}
 
 
 REFUSED = {
-    "layout": ({"layout": 1}, "t w r b", "layout"),
-    "clip": ({"clip": 1.0}, "t w r b", "clip"),
-    "coupled": ({"input_forget": 1}, "t w r b", "coupled"),
-    "peepholes": ({}, "t w r b - - - p", "peepholes"),
-    "numbers of functions": ({"activation_alpha": [0.1]}, "t w r b", "activation_alpha"),
-    "function": ({"activations": ["Affine", "Tanh", "Tanh"]}, "t w r b", "activations"),
-    "short": ({}, "t w r b n", "end before the last step"),
-    "other size": ({}, "t r r b", "do not fit"),
-    "batch in front": ({}, "x w r b", "batch axis"),
+    "layout": ({"layout": 1}, "t, w, r, b", "layout"),
+    "clip": ({"clip": 1.0}, "t, w, r, b", "clip"),
+    "coupled": ({"input_forget": 1}, "t, w, r, b", "coupled"),
+    "peepholes": ({}, "t, w, r, b, , , , p", "peepholes"),
+    "numbers of functions": ({"activation_alpha": [0.1]}, "t, w, r, b", "activation_alpha"),
+    "function": ({"activations": ["Affine", "Tanh", "Tanh"]}, "t, w, r, b", "activations"),
+    "short": ({}, "t, w, r, b, n", "end before the last step"),
+    "other size": ({}, "t, r, r, b", "do not fit"),
+    "batch in front": ({}, "x, w, r, b", "batch axis"),
 }
 
 
@@ -186,11 +166,8 @@ def test_what_changes_the_cell_is_refused(name: str) -> None:
 
 def test_lengths_that_are_data_are_refused() -> None:
     constants = {**weights("GRU", 1), "axis": [1, 2]}
-    nodes = [
-        node("ReduceSum", "x axis", "s", keepdims=0),
-        node("Cast", "s", "n", to=6),
-        *recurrent("GRU", "t w r b n"),
-    ]
+    nodes = f"""s = ReduceSum<keepdims=0>(x, axis)  n = Cast<to=6>(s)
+        {recurrent("GRU", "t, w, r, b, n")}"""
     with pytest.raises(Unsupported):
         program(model(nodes, ["N", TIMES, INPUTS], constants))
 
@@ -206,9 +183,8 @@ def attacked(seed: int):
     width = ways * SIZE * (TIMES if output == 0 else 1)
     constants = {name: 1.5 * x for name, x in weights(kind, ways, seed).items()}
     constants |= {"sizes": [-1, width], "m": rng.standard_normal((width, 3))}
-    *nodes, last = recurrent(kind, "t w r b", output, **attributes)
-    last.output[0] = "rows"
-    nodes += [last, node("Reshape", "rows sizes", "row"), node("MatMul", "row m")]
+    nodes = recurrent(kind, "t, w, r, b", output, **attributes).replace("y = ", "rows = ")
+    nodes += "  row = Reshape(rows, sizes)  y = MatMul(row, m)"
     return model(nodes, ["N", TIMES, INPUTS], constants)
 
 

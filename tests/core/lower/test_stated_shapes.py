@@ -7,15 +7,11 @@ from onnx import TensorProto, helper
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from tests.core.lower.cases import model, node, program
+from tests.core.lower.cases import model, program
 from tests.core.lower.odd_graphs import odd_graph
 from tests.core.models import read
 
-NODES = [
-    node("Transpose", "x", "t", perm=[0, 2, 1]),
-    node("Add", "t c", "a"),
-    node("Flatten", "a", "y"),
-]
+NODES = "t = Transpose<perm=[0, 2, 1]>(x)  a = Add(t, c)  y = Flatten(a)"
 CONSTANTS = {"c": np.ones((1, 3, 2))}
 
 
@@ -57,7 +53,7 @@ def test_shapes_that_contradict_the_nodes_are_refused(dims, batch, where):
 
 
 def test_shapes_of_constants_are_compared():
-    nodes = [node("Neg", "c", "k"), node("Mul", "x k")]
+    nodes = "k = Neg(c)  y = Mul(x, k)"
     proto = model(nodes, ["N", 3], {"c": np.ones(3)})
     proto.graph.value_info.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, [1, 3]))
     with pytest.raises(Unsupported, match="'k' has the shape"):

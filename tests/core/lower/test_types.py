@@ -19,34 +19,17 @@ from lipcert.core.token_kinds import Attention, Scale
 from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery
-from tests.core.lower.cases import agrees, kinds, model, node, program
+from tests.core.lower.cases import agrees, kinds, model, program
 from tests.core.models import read
 from tests.core.mutants.files import signed
 
-SCALES = [
-    node("Shape", "x", "shape", start=0),
-    node("Gather", "shape last", "width", axis=0),
-    node("CastLike", "width x", "d"),
-    node("CastLike", "one x", "unit"),
-    node("Sqrt", "d", "root"),
-    node("Div", "unit root", "ratio"),
-    node("CastLike", "ratio x", "scale"),
-    node("Sqrt", "scale", "first"),
-    node("Sqrt", "scale", "again"),
-    node("CastLike", "again x", "second"),
-]
+SCALES = """shape = Shape<start=0>(x)  width = Gather<axis=0>(shape, last)  d = CastLike(width, x)
+    unit = CastLike(one, x)  root = Sqrt(d)  ratio = Div(unit, root)  scale = CastLike(ratio, x)
+    first = Sqrt(scale)  again = Sqrt(scale)  second = CastLike(again, x)"""
 """1/√width in two equal parts, as torch exports it"""
-ATTENTION = [
-    *SCALES,
-    node("Mul", "x first", "q"),
-    node("Transpose", "x", "t", perm=[0, 2, 1]),
-    node("Mul", "t second", "k"),
-    node("MatMul", "q k", "a"),
-    node("Softmax", "a", "p", axis=-1),
-    node("MatMul", "p x", "z"),
-    node("ReduceMean", "z tokens", "m", keepdims=0),
-    node("MatMul", "m w"),
-]
+ATTENTION = f"""{SCALES}  q = Mul(x, first)  t = Transpose<perm=[0, 2, 1]>(x)  k = Mul(t, second)
+    a = MatMul(q, k)  p = Softmax<axis=-1>(a)  z = MatMul(p, x)
+    m = ReduceMean<keepdims=0>(z, tokens)  y = MatMul(m, w)"""
 
 
 def attention(width: int, one: float = 1.0):
@@ -113,22 +96,19 @@ def test_a_certificate_holds_for_its_scale_and_for_no_larger_one(engine, tmp_pat
 
 # what is refused ------------------------------------------------------------------------------
 
-TO_REAL = [node("CastLike", "c x", "r"), node("Mul", "x r")]
+TO_REAL = "r = CastLike(c, x)  y = Mul(x, r)"
 REFUSED = {
     "a whole number that float32 does not hold": (TO_REAL, {"c": [(1 << 24) + 1]}),
-    "the size of the batch": (
-        [node("Shape", "x", "c", start=0, end=1), *TO_REAL], {}),
-    "real numbers as whole ones": (
-        [node("CastLike", "c i", "r"), node("Gather", "x r", axis=1)], {"c": 1.5, "i": [0]}),
-    "a half-precision copy of the data": (
-        [node("Cast", "x", "h", to=10), node("CastLike", "c h", "r"), node("Mul", "h r", "m"),
-         node("Cast", "m", to=1)], {"c": 0.1}),
+    "the size of the batch": (f"c = Shape<start=0, end=1>(x)  {TO_REAL}", {}),
+    "real numbers as whole ones": ("r = CastLike(c, i)  y = Gather<axis=1>(x, r)",
+        {"c": 1.5, "i": [0]}),
+    "a half-precision copy of the data": ("""h = Cast<to=10>(x)  r = CastLike(c, h)  m = Mul(h, r)
+        y = Cast<to=1>(m)""", {"c": 0.1}),
     "a half-precision tensor beside it": (
-        [helper.make_node("Constant", [], ["h"], value=numpy_helper.from_array(
-            np.ones(1, np.float16))), node("CastLike", "c h", "r"),
-         node("Cast", "r", "f", to=1), node("Mul", "x f")], {"c": 0.1}),
-    "an infinite number in float32": (
-        [node("Mul", "c c", "s"), node("CastLike", "s x", "r"), node("Mul", "x r")], {"c": 1e30}),
+        """h = Constant<value=float16[1]{15360}>()  r = CastLike(c, h)  f = Cast<to=1>(r)
+        y = Mul(x, f)""", {"c": 0.1}),
+    "an infinite number in float32": ("s = Mul(c, c)  r = CastLike(s, x)  y = Mul(x, r)",
+        {"c": 1e30}),
 }  # fmt: skip
 
 
@@ -148,8 +128,8 @@ def test_whole_numbers_and_truth_values_become_real_exactly():
 
 
 def test_a_half_precision_file_keeps_numbers_that_every_type_holds():
-    nodes = [node("Cast", "x", "h", to=10), node("CastLike", "c h", "r"), node("Mul", "h r", "m")]
-    found = program(model([*nodes, node("Cast", "m", to=1)], ["N", 4], {"c": 0.375}, opset=19))
+    nodes = "h = Cast<to=10>(x)  r = CastLike(c, h)  m = Mul(h, r)"
+    found = program(model(f"{nodes}  y = Cast<to=1>(m)", ["N", 4], {"c": 0.375}, opset=19))
     assert [item.lo.item() for item in operands(found)] == [0.375]
 
 
@@ -158,9 +138,9 @@ def test_a_half_precision_file_keeps_numbers_that_every_type_holds():
 
 @pytest.mark.parametrize("place", ["nowhere", "input", "initializer", "attribute", "cast"])
 def test_half_precision_is_found_wherever_it_enters(place, tmp_path):
-    nodes = [node("Relu", "x")]
+    nodes = "y = Relu(x)"
     if place == "cast":
-        nodes = [node("Cast", "x", "h", to=16), node("Cast", "h", to=1)]
+        nodes = "h = Cast<to=16>(x)  y = Cast<to=1>(h)"
     proto = model(nodes, ["N", 4], opset=19)
     half = numpy_helper.from_array(np.ones(1, np.float16), "half")
     if place == "input":
