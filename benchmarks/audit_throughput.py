@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert import load_model
-from lipcert.audit.evaluator import plain_step as plain_step_of
+from lipcert.audit.replay import plain_step as plain_step_of
 from lipcert.errors import NoVerdictError
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms import NormEngine

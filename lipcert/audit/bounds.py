@@ -60,6 +60,14 @@ class Claims:
         bounds = [group.grad_norm for group in self.groups]
         return finite(total_sensitivity(bounds)) if bounds else None
 
+    @property
+    def clip(self) -> float:
+        """The norm to which the run clips the gradient of each group; inf if it does not."""
+        clip = self.engine.premises.clip
+        if clip is None:
+            return math.inf
+        return clip.clip_norm / (math.sqrt(len(self.groups)) if clip.clip_scope == "group" else 1.0)
+
 
 def claims_of_analysis(
     model: ImportedModel,

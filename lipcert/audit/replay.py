@@ -9,27 +9,164 @@ the process.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims
-from lipcert.audit.evaluator import Bench, Norms, clip_of, scale_of
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.unit_results import ALL, FAMILIES, Family, Findings, Places, Tally, UnitResult
 from lipcert.audit.weight_norms import MODEL, ReplayWeights, replay_weights
+from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples, Readable, checked_labels, outside, settled
-from lipcert.measure.measured import Decision, decide
+from lipcert.measure.arithmetic import Arithmetic
+from lipcert.measure.gradient_norms.engine import NormEngine
+from lipcert.measure.losses import per_example_loss
+from lipcert.measure.lowering.network import LoweredNetwork
+from lipcert.measure.measured import Clip, Decision, Measured, decide, joint, largest_of
 from lipcert.measure.precision import Precision
+
+_REPETITIONS: Final = 5
+_HELD: Final = 1 << 24  # whole numbers up to it are numbers of float32
+Losses = Callable[[Tensor], Tensor]
+
+
+def plain_step(network: LoweredNetwork, x: Tensor, losses: Losses) -> None:
+    """Run a forward pass, and a backward pass to every trained tensor, as training without privacy
+    does."""
+    values = {network.graph.input_name: x}
+    for node in network.graph.nodes:
+        tensors = {}
+        for slot, tensor in network.operands(node).items():
+            name = node.operands[slot].parameter
+            trained = name is not None and network.graph.parameters[name].trainable
+            tensors[slot] = tensor.detach().requires_grad_(trained)
+        inputs = tuple(values[name] for name in node.inputs)
+        values[node.output] = network.lowered(node, inputs, tensors)
+    torch.autograd.backward(losses(values[network.graph.output_name]).sum())
+
+
+def _seconds(arithmetic: Arithmetic, action: Callable[[], object]) -> float:
+    arithmetic.synchronise()
+    started = time.perf_counter()
+    action()
+    arithmetic.synchronise()
+    return time.perf_counter() - started
+
+
+Norms = Mapping[Family, Mapping[str, Measured]]
+"""Measured norms by family and name."""
+
+
+def scale_of(norms: Norms, family: Family) -> FloatArray | float:
+    """Return the scale of what may have cancelled; for gradients, cotangents count as well."""
+    more = norms[Family.COTANGENT].values() if family is Family.GRADIENT else ()
+    return largest_of([*norms[family].values(), *more])
+
+
+class Bench:
+    """The network of the claims in one precision, lowered when it is first measured.
+
+    weights: of the parameters by name; None for those of the file.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        precision: Precision,
+        device: torch.device,
+        weights: Mapping[str, FloatArray] | None,
+        *,
+        watch_values: bool = False,
+    ) -> None:
+        self.precision = precision
+        self._claims = claims
+        self._weights = weights
+        self._watch_values = watch_values
+        self._arithmetic = Arithmetic(device, precision)
+
+    @cached_property
+    def _network(self) -> LoweredNetwork:
+        arithmetic = self._arithmetic
+        graph = self._claims.engine.graph
+        return LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, self._weights)
+
+    @cached_property
+    def _engine(self) -> NormEngine:
+        return NormEngine(self._network, watch_values=self._watch_values)
+
+    def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
+        """Return the norms of examples, after what the mechanism does to each gradient.  #
+        [examples] each"""
+        with self._arithmetic.active():
+            found = self._engine.measure(self._inputs(x), self._losses(labels))
+        # under a flat clip there is one group, so that each clip concerns one group by itself
+        clip, named = Clip(self._claims.clip), self._claims.groups
+        parts = ((g.name, [found.parameters[name] for name in g.parameters]) for g in named)
+        groups = {name: clip.measured(joint(own)) for name, own in parts}
+        return {
+            Family.GRADIENT: groups,
+            Family.WHOLE: {ALL: joint([*groups.values()])} if groups else {},
+            Family.VALUE: found.values,
+            Family.COTANGENT: found.cotangents,
+        }
+
+    def plain_step_ratio(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+        """Return the seconds to measure these examples over those of a plain forward and backward
+        pass.
+
+        It is the median of several pairs, after one warm-up pair.
+        """
+        graph, loss = self._claims.engine.graph, self._claims.engine.loss
+        losses = self._losses(checked_labels(loss, labels, graph.output_shape))
+        arithmetic, inputs, ratios = self._arithmetic, self._inputs(x), []
+        with arithmetic.active():
+            for _ in range(1 + _REPETITIONS):
+                plain = _seconds(arithmetic, lambda: plain_step(self._network, inputs, losses))
+                measured = _seconds(arithmetic, lambda: self._engine.measure(inputs, losses))
+                ratios.append(measured / plain)
+        return statistics.median(ratios[1:])
+
+    def _inputs(self, x: npt.NDArray[Any]) -> Tensor:
+        """Return examples in this arithmetic; in float64 if float32 cannot hold all row numbers.
+
+        Other numbers may be joined with the row numbers, and are combined with weights of this
+        arithmetic.
+        """
+        arithmetic = self._arithmetic
+        rows = max(part.ids or 0 for part in self._claims.engine.graph.inputs)
+        return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(
+            arithmetic.device, torch.float64 if rows > _HELD else arithmetic.dtype
+        )
+
+    def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
+        """Return a function from logits to the loss of each example, with its gradient clipped if
+        the run clips it.
+
+        It always computes in float64: if an example is classified with confidence, its gradient p −
+        e_y at the logits cancels, and the error of a shorter arithmetic would be a share of it that
+        no margin covers.
+        """
+        loss, clip = self._claims.engine.loss, self._claims.settings.loss_clip
+        targets = torch.from_numpy(labels).to(self._arithmetic.device)
+
+        def losses_of(logits: Tensor) -> Tensor:
+            return per_example_loss(loss, logits.double(), targets, clip)
+
+        return losses_of
+
 
 _NAMED: Final = 3
 """Number of inadmissible examples that are named; the others are counted."""
@@ -70,7 +207,7 @@ class Replayer:
         self._claims, self._judges, self._name = at.claims, at.admissible, name
         self._micro_batch = job.micro_batch
         self._bounds = _bounds_of(at.claims) if at.admissible else {f: {} for f in FAMILIES}
-        self._caps = {Family.GRADIENT: clip_of(at.claims)}
+        self._caps = {Family.GRADIENT: at.claims.clip}
         device, watched = torch.device(job.device), job.watch_values
         self.benches = [
             Bench(at.claims, wanted, device, at.weights, watch_values=watched)

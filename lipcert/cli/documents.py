@@ -133,7 +133,7 @@ def verify_trace(folder: Path, result: Output) -> ExitCode:
 def redact_trace(folder: Path, out: Path, keep_weights: bool, result: Output) -> ExitCode:
     """Copy the trace in DIR without inputs, labels, gradients, logits and weights.
 
-    Steps, rates, losses of batches, noise and norms are kept; indices become random tags. What is
+    Steps, rates, losses of batches and noise are kept; indices become random tags. What is
     kept was computed from private data and is not differentially private.
     """
     paths.require_folder(folder)

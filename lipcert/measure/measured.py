@@ -108,3 +108,52 @@ def joint(parts: list[Measured]) -> Measured:
     error: FloatArray = reduce(np.hypot, [part.error for part in parts])
     rounding = len(parts) * 2.0**-51
     return Measured(norm, error * (1.0 + 2.0 * rounding) + norm * (2.0 * rounding) + _TINY)
+
+
+_CLIP_ROOM = 2.0**-19
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """g ↦ C·g/max(‖g‖, C), C the radius, which may be inf; with a stability γ, g ↦ C·g/(‖g‖ + γ)
+    (Bu, Wang, Zha and Karypis, Automatic clipping, NeurIPS 2023). The result is at most C long."""
+
+    radius: float
+    stability: float | None = None
+
+    def factors(self, norms: FloatArray) -> FloatArray:
+        """Return the factor for each gradient of these norms."""
+        if self.radius == math.inf:
+            return np.ones(len(norms))
+        if self.stability is None:
+            return np.asarray(self.radius / np.maximum(norms, self.radius), dtype=np.float64)
+        sums = norms + self.stability
+        return np.divide(self.radius, sums, out=np.zeros_like(sums), where=sums > 0.0)
+
+    def measured(self, found: Measured) -> Measured:
+        """Return the norms after the clip; norms that are not finite stay so.
+
+        Proof: t ↦ min(t, C) moves by no more than t, and t ↦ C·t/(t + γ) by no more than C/(s + γ)
+        times as much, s the smallest t there is.
+        """
+        norms, error = found.norm, found.error
+        if self.stability is None:
+            short = np.minimum(norms, self.radius)
+        else:
+            short = norms * self.factors(norms)
+            error = error * self.factors(np.maximum(norms - error, 0.0))
+        return Measured(np.where(np.isfinite(norms), short, norms), error)
+
+    def slack(self, found: Measured) -> float:
+        """Return what a sum loses at most if clips divide by norm + error, and leave some room
+        below C.
+
+        Proof: n·(C/n − C/(n + e)) ≤ e·C/n; and n − C·n/(n + e) ≤ e where C lies between the ends;
+        with n + γ in place of a divisor n the loss is less. A factor with room for its rounding in
+        float32, 2^-20 here and 1e-6/C in a common library, takes at most the share _CLIP_ROOM of C.
+        """
+        if self.radius == math.inf:
+            return 0.0
+        lost = found.error * self.factors(found.norm) + _CLIP_ROOM * self.radius
+        moved = self.stability is not None or found.norm + found.error > self.radius
+        return float(np.sum(lost[np.broadcast_to(moved, lost.shape)]))

@@ -149,7 +149,7 @@ def redaction_of(path: str, found: Verification) -> JsonObject:
 def redaction_document(found: Mapping[str, Any]) -> Document:
     """Return the output of `lipcert trace redact`."""
     head = (
-        f"{counted(found['steps'], 'step')} without the data. What is kept (losses, norms, sizes) "
+        f"{counted(found['steps'], 'step')} without the data. What is kept (losses, sizes) "
         "was computed from private data and is not differentially private."
     )
     return _page(found, head, Tone.PLAIN)

@@ -31,9 +31,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import BinaryIO, Final, Literal, Self
 
 from lipcert.audit.trace.files import (
+    MEMBERS,
     ChainFile,
     FormError,
     Json,
@@ -42,13 +43,13 @@ from lipcert.audit.trace.files import (
     links,
     sealed,
 )
+from lipcert.core.codec import Bound, member
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon, steps_for_epsilon
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.values import check_positive
 from lipcert.training.world import OneProcess
 
-_SCHEMA: Final = "lipcert.ledger/1"
 _SPENDING: Final = frozenset({"release", "torn", "epoch"})
 
 
@@ -61,24 +62,24 @@ class LedgerHeader:
     resumed. released: the content of one release.
     """
 
-    plan: TrainingPlan
-    noise_multiplier: float
+    plan: TrainingPlan = field(metadata=member(apart=True))
+    noise_multiplier: Bound
     mechanism: str
     digest: str
-    target_epsilon: float | None = None
+    target_epsilon: Bound | None = None
     accountant: Accountant | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     released: str = "one gradient: the noised sum over a batch, divided by a constant"
+    schema: Literal["lipcert.ledger/1"] = "lipcert.ledger/1"
 
     def __post_init__(self) -> None:
         check_positive("noise-multiplier", float(self.noise_multiplier))
         check_positive("ledger: target-epsilon", self.target_epsilon)
 
-    def members(self) -> dict[str, Json]:
+    def members(self) -> JsonObject:
         """Return the members as they are written in the file; those that are None are omitted."""
         plan = self.plan
         found: dict[str, Json | None] = {
-            "schema": _SCHEMA,
             "dataset_size": plan.dataset_size,
             "dataset_size_from": plan.dataset_size_from.value if plan.size_tells else None,
             "sampling": plan.sampling.value,
@@ -87,36 +88,21 @@ class LedgerHeader:
             "steps": plan.steps,
             "epochs": None if plan.epochs is None else float(plan.epochs),
             "neighbours": plan.neighbours.value,
-            "noise_multiplier": float(self.noise_multiplier),
-            "mechanism": self.mechanism,
-            "digest": self.digest,
-            "target_epsilon": self.target_epsilon,
-            "accountant": None if self.accountant is None else self.accountant.value,
-            "released": self.released,
-            "versions": dict(self.versions),
         }
-        return {key: value for key, value in found.items() if value is not None}
+        of_plan = {key: value for key, value in found.items() if value is not None}
+        return {**MEMBERS.write(self), **of_plan}
 
     @classmethod
     def of_members(cls, members: JsonObject) -> Self:
         """Return the header with these members; raise `FormError` if they do not describe one."""
-        given: Any = members
         try:
-            accountant = given.get("accountant")
-            header = cls(
-                plan=TrainingPlan.described(given),
-                noise_multiplier=given["noise_multiplier"],
-                mechanism=given["mechanism"],
-                digest=given["digest"],
-                target_epsilon=given.get("target_epsilon"),
-                accountant=None if accountant is None else Accountant(accountant),
-                versions=dict(given["versions"]),
-                released=given["released"],
-            )
-        except (KeyError, TypeError, ValueError, UsageError) as error:
+            plan = TrainingPlan.described(members)
+            others = members.keys() - TrainingPlan.__dataclass_fields__
+            header = MEMBERS.read(cls, {key: members[key] for key in others}, "header", plan=plan)
+        except (TypeError, ValueError, UsageError) as error:
             raise FormError(f"it does not describe a run: {error}") from error
         if header.members() != members:
-            raise FormError(f"it is not a header of {_SCHEMA}")
+            raise FormError("it has members that no header has")
         return header
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.evaluator import Bench, scale_of
+from lipcert.audit.replay import Bench, scale_of
 from lipcert.audit.unit_results import ALL, Family, Tallies
 from lipcert.core import program
 from lipcert.core.losses.base import Loss

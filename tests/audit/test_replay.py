@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.evaluator import Bench
 from lipcert.audit.job import Job
 from lipcert.audit.records import Verdict
-from lipcert.audit.replay import Replayer
+from lipcert.audit.replay import Bench, Replayer
 from lipcert.audit.unit_results import ALL, Family, Findings
 from lipcert.audit.weight_norms import ReplayWeights
 from lipcert.errors import NoVerdictError

@@ -25,14 +25,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.run_check import Batch, Scale
-from lipcert.audit.evaluator import Clip, clip_of
 from lipcert.audit.recorded import RecordedRun
 from lipcert.core.program import FloatArray
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
-from lipcert.measure.measured import Measured, joint
+from lipcert.measure.measured import Clip, Measured, joint
 from lipcert.measure.precision import Precision
 
 _CHUNK: Final = 128
@@ -76,7 +75,7 @@ def clips_of(run: RecordedRun, claims: Claims) -> tuple[Clipped, ...]:
 
 
 def _clips_of_groups(claims: Claims, stability: float | None = None) -> tuple[Clipped, ...]:
-    clip = Clip(clip_of(claims), stability)
+    clip = Clip(claims.clip, stability)
     return tuple(Clipped(group.name, group.parameters, clip) for group in claims.groups)
 
 

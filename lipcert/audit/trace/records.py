@@ -256,8 +256,7 @@ class Step:
 
     time: seconds since 1970. weights_before, weights_after: every parameter and buffer.
     weights_start: the weights before the step, if they were not asked for and the previous step
-    records those after it. norms: in redacted traces only: 2-norms by kind of tensor
-    ("weights_before", "clean", "noised", "noise", "applied", "input") and name.
+    records those after it. norms: of tensors, in redacted traces of earlier versions only.
     """
 
     rank: int = field(metadata=member(apart=True))

@@ -1,15 +1,14 @@
 """Redaction: copy a trace for readers who must not see the data.
 
 From an intact trace, `redact` makes a copy with a chain of its own that keeps steps, rates, losses
-of whole batches, noise, and 2-norms of what was recorded in detail; its manifest states the digests
-of the original's manifest and last lines. Invariant: the copy contains no tensor of the data, the
+of whole batches and noise; its manifest states the digests of the original's manifest and last
+lines. Invariant: the copy contains no tensor of the data, the
 labels or the gradients. Indices and states of generators become tags under a random key that is
 discarded: equal ones remain equal, and guesses cannot be tested. What is kept was still computed
 from private data: a redacted trace is not differentially private.
 """
 
 import hmac
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.audit.trace.blobs import Array, Blob, stored
+from lipcert.audit.trace.blobs import Blob, stored
 from lipcert.audit.trace.files import FaultKind
 from lipcert.audit.trace.reading import Trace, verify
 from lipcert.audit.trace.records import (
@@ -89,7 +88,7 @@ class _Redactor:
         self._keep_weights = keep_weights
 
     def step(self, step: Step, writer: TraceWriter) -> Step:
-        """Return the step with the norms of its tensors in place of the tensors."""
+        """Return the step without its tensors."""
         before, after = step.weights_before, step.weights_after
         return replace(
             step,
@@ -100,7 +99,7 @@ class _Redactor:
             weights_start=_copied(step.weights_start, writer) if self._keep_weights else None,
             optimizer=None,
             gradients=Gradients(),
-            norms={kind: norms for kind, norms in _norms(step).items() if norms},
+            norms={},
         )
 
     def _batch(self, batch: Batch) -> Batch:
@@ -123,48 +122,3 @@ def _copied(blob: Blob | None, writer: TraceWriter) -> Blob | None:
         return None
     tensors = {name: stored(np.array(array)) for name, array in blob.tensors().items()}
     return replace(writer.store(tensors), expected=blob.expected)
-
-
-def _norms(step: Step) -> dict[str, dict[str, float]]:
-    """Return 2-norms of each tensor; of inputs, the largest of any example in any batch."""
-    if step.norms:
-        return {kind: dict(norms) for kind, norms in step.norms.items()}
-    clean, noised, applied = step.gradients.tensors()
-    return {
-        "weights_before": _each(_loaded(step.weights_before)),
-        "weights_after": _each(_loaded(step.weights_after)),
-        "clean": _each(clean),
-        "noised": _each(noised),
-        "noise": _each(
-            {
-                name: noised[name].astype(np.float64) - clean[name].astype(np.float64)
-                for name in clean
-                if name in noised
-            }
-        ),
-        "applied": _each(applied),
-        "input": _largest_inputs(step),
-    }
-
-
-def _loaded(blob: Blob | None) -> dict[str, Array]:
-    return {} if blob is None else blob.tensors()
-
-
-def _each(tensors: Mapping[str, Array]) -> dict[str, float]:
-    return {name: _norm(array) for name, array in tensors.items()}
-
-
-def _norm(array: Array) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.sqrt(float(np.sum(np.square(array.astype(np.float64)))))
-
-
-def _largest_inputs(step: Step) -> dict[str, float]:
-    largest: dict[str, float] = {}
-    for batch in step.batches:
-        for name, array in _loaded(batch.tensors).items():
-            if name.partition(".")[0] == "input":
-                norms = [largest.get(name, 0.0), *(_norm(row) for row in array)]
-                largest[name] = math.nan if any(math.isnan(x) for x in norms) else max(norms)
-    return largest

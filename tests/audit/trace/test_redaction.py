@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lipcert.audit.trace.reading import read_trace, verify
+from lipcert.audit.trace.records import Gradients
 from lipcert.audit.trace.redaction import redact
 from lipcert.errors import NoVerdictError, UsageError
 from tests.audit.trace.made import made, opened, step
@@ -55,12 +56,7 @@ def test_what_remains_is_right(tmp_path: Path) -> None:
         assert after.noise.std == before.noise.std
         assert after.batches[0].examples == len(after.batches[0].tags) == 5
         assert after.batches[0].rate == before.batches[0].rate
-        clean, noised = before.gradients.clean.tensors(), before.gradients.noised.tensors()
-        noise = noised["w"].astype(float) - clean["w"].astype(float)
-        assert after.norms["noise"]["w"] == pytest.approx(np.linalg.norm(noise), rel=1e-12)
-        assert after.norms["clean"]["b"] == pytest.approx(np.linalg.norm(clean["b"].astype(float)))
-        rows = np.linalg.norm(before.batches[0].tensors.tensors()["input"], axis=1)
-        assert after.norms["input"]["input"] == pytest.approx(rows.max())
+        assert (after.gradients, after.norms) == (Gradients(), {})
 
 
 def test_equal_indices_and_states_stay_equal(tmp_path: Path) -> None:
@@ -94,7 +90,6 @@ def test_a_redacted_trace_can_be_redacted(tmp_path: Path) -> None:
     (first,), (second,) = read_trace(tmp_path / "a").steps(), read_trace(tmp_path / "b").steps()
     (whole,) = read_trace(folder).steps()
     assert first.weights_before == whole.weights_before
-    assert first.norms == second.norms
     assert second.weights_before is None
     assert set(first.batches[0].tags).isdisjoint(second.batches[0].tags)
     assert len(second.batches[0].tags) == 5
