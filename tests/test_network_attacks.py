@@ -17,7 +17,7 @@ from lipcert.errors import ModelFileError, NoVerdictError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.adversary import Setting, random_scope, violations
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 from tests.core.random_models import random_model
 
 LOSSES = (
@@ -96,15 +96,10 @@ def test_random_files_stay_below_their_bounds(seed: int, constrained: bool, tmp_
 def test_normalised_values_stay_below_their_bounds(seed: int, tmp_path: Path) -> None:
     """Of values that may vanish, and of others; a quotient by the norm has no value there."""
     rng = np.random.default_rng(seed)
-    over = [node("ReduceL2", "d", "n", axes=[1]), node("Div", "d n", "e")]
-    norms = [node("LpNormalization", "d", "e", p=order) for order in (1, 2)]
-    nodes = [
-        node("Gemm", "x w u", "a"),
-        node("Relu" if seed % 2 else "Sigmoid", "a", "b"),
-        node("Add", "b c", "d"),
-        *(over if seed % 3 == 2 else norms[seed % 3 :][:1]),
-        node("Gemm", "e v"),
-    ]
+    over = "n = ReduceL2<axes=[1]>(d)  e = Div(d, n)"
+    norm = f"e = LpNormalization<p={1 + seed % 3}>(d)"
+    nodes = f"""a = Gemm(x, w, u)  b = {"Relu" if seed % 2 else "Sigmoid"}(a)  d = Add(b, c)
+        {over if seed % 3 == 2 else norm}  y = Gemm(e, v)"""
     shapes = {"w": (3, 4), "u": (4,), "v": (4, 2)}
     tensors = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     proto = model(nodes, ["N", 3], {**tensors, "c": [0.0, 0.5][seed // 4]})

@@ -18,7 +18,7 @@ from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 from tests.checkers import checker
 from tests.commands import lipcert
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model, nodes_of
 from tests.core.models import SHIPPED
 from tests.core.mutants.networks import certified
 
@@ -30,7 +30,7 @@ SECONDS = 60
 def chained(count, write):
     """So many nodes, each of which reads the one before; the last is "y"."""
     names = ["x", *(f"v{k}" for k in range(count - 1)), "y"]
-    return [write(k, names[k], names[k + 1]) for k in range(count)]
+    return "  ".join(write(k, names[k], names[k + 1]) for k in range(count))
 
 
 def turning(count):
@@ -39,7 +39,7 @@ def turning(count):
     nodes = chained(
         count,
         lambda k, a, b: (
-            node("Reshape", f"{a} wide", b) if k % 2 else node("Transpose", a, b, perm=[0, 2, 1])
+            f"{b} = Reshape({a}, wide)" if k % 2 else f"{b} = Transpose<perm=[0, 2, 1]>({a})"
         ),
     )
     return nodes, ["N", 2048, 4096], flat
@@ -47,38 +47,33 @@ def turning(count):
 
 def scattered(count):
     indices = np.arange(4096)[::-1]
-    nodes = chained(count, lambda k, a, b: node("Gather", f"{a} i", b, axis=1 + k % 2))
+    nodes = chained(count, lambda k, a, b: f"{b} = Gather<axis={1 + k % 2}>({a}, i)")
     return nodes, ["N", 4096, 4096], {"i": indices}
 
 
 def repeated(count):
     """A constant that is expanded again and again, and added each time."""
-    nodes = []
-    for k in range(count):
-        nodes.append(node("Expand", "c m", f"c{k}"))
-        nodes.append(node("Mul", f"c{k} two", f"d{k}"))
-        nodes.append(node("Add", f"{'x' if k == 0 else f'v{k - 1}'} d{k}", f"v{k}"))
-    nodes.append(node("Relu", f"v{count - 1}", "y"))
+    added = "c{1} = Expand(c, m)  d{1} = Mul(c{1}, two)  {1} = Add({0}, d{1})"
+    nodes = chained(count, lambda k, a, b: added.format(a, b))
     return nodes, ["N", 2048, 4096], {"c": [0.5], "two": 2.0, "m": [1, 2048, 4096]}
 
 
 def piled(count):
     """Data with a little more beside it each time."""
-    nodes = chained(count, lambda k, a, b: node("Concat", f"{a} c", b, axis=1))
+    nodes = chained(count, lambda k, a, b: f"{b} = Concat<axis=1>({a}, c)")
     return nodes, [1, 1 << 16], {"c": np.ones((1, 1))}
 
 
 def counted(count):
     """Whole numbers, of which Python holds each."""
-    nodes = [node("Expand", "i m", "j")]
-    nodes += chained(count, lambda k, a, b: node("Add", f"{'j' if a == 'x' else a} j", b))
-    nodes += [node("Gather", "x y", "z", axis=1)]
+    added = chained(count, lambda k, a, b: f"{b} = Add({'j' if a == 'x' else a}, j)")
+    nodes = f"j = Expand(i, m)  {added}  z = Gather<axis=1>(x, y)"
     return nodes, ["N", 4], {"i": [0], "m": [1 << 23]}
 
 
 def windowed(count):
-    wide = {"kernel_shape": [1 << 30], "pads": [1 << 29, 1 << 29]}
-    return chained(count, lambda k, a, b: node("MaxPool", a, b, **wide)), ["N", 1, 4], {}
+    pool = f"MaxPool<kernel_shape=[{1 << 30}], pads=[{1 << 29}, {1 << 29}]>"
+    return chained(count, lambda k, a, b: f"{b} = {pool}({a})"), ["N", 1, 4], {}
 
 
 HOSTILE = {
@@ -110,7 +105,7 @@ def about(certificate, path):
 
 def saved(folder, nodes, shape, constants):
     path = folder / "hostile.onnx"
-    output = nodes[-1].output[0]
+    output = nodes_of(nodes)[-1].output[0]
     path.write_bytes(model(nodes, shape, constants, output=output).SerializeToString())
     return path
 
@@ -136,8 +131,8 @@ def test_real_networks_are_far_from_the_limit(path):
 
 
 def test_transposes_after_each_other_take_no_room(tmp_path):
-    nodes = chained(26, lambda k, a, b: node("Transpose", a, b, perm=[0, 2, 1]))
-    path = saved(tmp_path, [*nodes, node("Relu", "y", "z")], ["N", 512, 1024], {})
+    nodes = chained(26, lambda k, a, b: f"{b} = Transpose<perm=[0, 2, 1]>({a})")
+    path = saved(tmp_path, f"{nodes}  z = Relu(y)", ["N", 512, 1024], {})
     with limited(Limits(entries=16 * 512 * 1024)):
         assert len(lower(read_model(path), "z").steps) == 1
 
@@ -171,7 +166,7 @@ def test_what_is_over_the_time_is_unknown_at_every_stage(case, monkeypatch):
 
 
 def test_what_is_over_the_entries_is_unknown(tmp_path, case):
-    nodes = [node("Pad", "x p", "q"), node("Relu", "q", "y")]
+    nodes = "q = Pad(x, p)  y = Relu(q)"
     path = saved(tmp_path, nodes, ["N", 4], {"p": [0, 1, 0, 1]})
     data = about(case.certificate, path)
     few, many = (check(data, path, Choices(limits=Limits(entries=n))) for n in (3, 1000))

@@ -14,7 +14,7 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
 from lipcert.core.window_kinds import Conv
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 from tests.core.models import read
 
 SQUARE = np.eye(4, dtype=np.float32)
@@ -35,13 +35,7 @@ def residual(tmp_path) -> tuple[Model, Program]:
     """h = x·u; y = (relu(h)·v + b) + h."""
     return lowered(
         model(
-            [
-                node("MatMul", "x u", "h"),
-                node("Relu", "h", "r"),
-                node("MatMul", "r v", "m"),
-                node("Add", "m b", "s"),
-                node("Add", "s h", "y"),
-            ],
+            "h = MatMul(x, u)  r = Relu(h)  m = MatMul(r, v)  s = Add(m, b)  y = Add(s, h)",
             ["N", 4],
             NUMBERS,
         ),
@@ -76,7 +70,7 @@ def test_each_layer_has_the_clips_that_it_states(residual) -> None:
 
 def test_names_of_the_file_are_not_taken(tmp_path) -> None:
     proto = model(
-        [node("MatMul", "x u", "x#clip"), node("MatMul", "x v", "z"), node("Add", "x#clip z", "y")],
+        '"x#clip" = MatMul(x, u)  z = MatMul(x, v)  y = Add("x#clip", z)',
         ["N", 4],
         NUMBERS,
     )
@@ -91,12 +85,7 @@ def test_names_of_the_file_are_not_taken(tmp_path) -> None:
 @pytest.mark.parametrize(("conv_clip", "by_channel"), [("l1.5", True), ("l2", False)])
 def test_gradients_at_convolutions_are_clipped_by_channel(tmp_path, conv_clip, by_channel) -> None:
     proto = model(
-        [
-            node("Pad", "x pads", "p", mode="wrap"),
-            node("Conv", "p k", "c"),
-            node("Flatten", "c", "f"),
-            node("MatMul", "f u", "y"),
-        ],
+        'p = Pad<mode="wrap">(x, pads)  c = Conv(p, k)  f = Flatten(c)  y = MatMul(f, u)',
         ["N", 1, 4],
         {
             "k": np.ones((1, 1, 3), dtype=np.float32),
@@ -150,36 +139,22 @@ def test_places_where_no_layer_is(residual, layers, said) -> None:
 
 def test_a_layer_that_the_file_reads_from_within(tmp_path) -> None:
     """The steps are a normalisation and a scaling; the file also reads the centred value."""
-    nodes = [
-        node("ReduceMean", "x axes", "mean", keepdims=1),
-        node("Sub", "x mean", "d"),
-        node("Pow", "d two", "square"),
-        node("ReduceMean", "square axes", "variance", keepdims=1),
-        node("Add", "variance small", "sum"),
-        node("Sqrt", "sum", "root"),
-        node("Div", "d root", "n"),
-        node("Mul", "n b", "s"),
-    ]
-    numbers = {
-        "axes": [-1],
-        "two": np.float32(2.0),
-        "small": np.float32(0.5),
-        "b": np.ones(4, dtype=np.float32),
-    }
+    nodes = """mean = ReduceMean<keepdims=1>(x, axes)  d = Sub(x, mean)  square = Pow(d, two)
+        variance = ReduceMean<keepdims=1>(square, axes)  sum = Add(variance, small)
+        root = Sqrt(sum)  n = Div(d, root)  s = Mul(n, b)"""
+    numbers = {"axes": [-1], "two": 2.0, "small": 0.5, "b": np.ones(4)}
     whole = clips(("x", "s"))
-    for last, closed in ((node("Relu", "s", "y"), True), (node("Add", "s d", "y"), False)):
-        file, program = lowered(model([*nodes, last], ["N", 4], numbers, 18), tmp_path)
-        assert [type(step.op).__name__ for step in layer_steps(program, ("x", "s"))] == [
-            "Normalize",
-            "Scale",
-        ]
+    for last, closed in (("Relu(s)", True), ("Add(s, d)", False)):
+        file, program = lowered(model(f"{nodes}  y = {last}", ["N", 4], numbers, 18), tmp_path)
+        found = [type(step.op).__name__ for step in layer_steps(program, ("x", "s"))]
+        assert found == ["Normalize", "Scale"]
         found = list(clip_faults(whole, file, program, frozenset("b")))
         assert found == ([] if closed else ["the layer that ends in 's' is read from within"])
 
 
 def test_ends_that_are_no_values_of_the_file(tmp_path) -> None:
     """A Gemm with a factor is a product, a scaling and an addition, with names of the checker's."""
-    proto = model([node("Gemm", "x u b", "y", alpha=2.0)], ["N", 4], NUMBERS)
+    proto = model("y = Gemm<alpha=2.0>(x, u, b)", ["N", 4], NUMBERS)
     file, program = lowered(proto, tmp_path)
     first, *_, last = program.steps
     assert first.output != last.output == "y"

@@ -23,7 +23,7 @@ from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.adversary import found_above
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 from tests.core.several_inputs import several_inputs
@@ -73,26 +73,22 @@ def bounds(program: Program, assumed: Premises, trained: tuple[str, ...]) -> Map
 
 def two_branches(rng: np.random.Generator, kind: str) -> ModelProto:
     """An image a [2, 3] and a table row b [4], perhaps read twice, joined and classified."""
-    nodes = [
-        node("Flatten", "a", "f"), node("MatMul", "f u", "p"), node("Relu", "p", "r"),
-        node("MatMul", "b v", "q"), node("Tanh", "q", "t"),
-    ]  # fmt: skip
+    nodes = "f = Flatten(a)  p = MatMul(f, u)  r = Relu(p)  q = MatMul(b, v)  t = Tanh(q)"
     constants = {"u": rng.standard_normal((6, 3)), "v": rng.standard_normal((4, 3))}
     match kind:
         case "joined":
-            nodes.append(node("Concat", "r t", "h", axis=1))
+            nodes += "  h = Concat<axis=1>(r, t)"
             constants["w"] = rng.standard_normal((6, 3))
         case "raw":  # the inputs themselves side by side
-            nodes = [node("Flatten", "a", "f"), node("Concat", "f b", "h", axis=1)]
+            nodes = "f = Flatten(a)  h = Concat<axis=1>(f, b)"
             constants = {"w": rng.standard_normal((10, 3))}
         case "twice":
-            nodes += [node("MatMul", "b s", "z"), node("Mul", "r z", "m"),
-                      node("Concat", "m t b", "h", axis=1)]  # fmt: skip
+            nodes += "  z = MatMul(b, s)  m = Mul(r, z)  h = Concat<axis=1>(m, t, b)"
             constants |= {"s": rng.standard_normal((4, 3)), "w": rng.standard_normal((10, 3))}
         case "added":
-            nodes += [node("Add", "r t", "h")]
+            nodes += "  h = Add(r, t)"
             constants["w"] = rng.standard_normal((3, 3))
-    nodes.append(node("MatMul", "h w", "y"))
+    nodes += "  y = MatMul(h, w)"
     return several(nodes, {"a": (FLOAT, ["N", 2, 3]), "b": (FLOAT, ["N", 4])}, constants)
 
 
@@ -173,7 +169,7 @@ def norms(
 
 def test_a_bound_is_that_of_the_norm_of_one_input() -> None:
     """y = u·a + v·b: the gradient of v is the cotangent times b, however long a may be."""
-    nodes = [node("MatMul", "a u", "p"), node("MatMul", "b v", "q"), node("Add", "p q", "y")]
+    nodes = "p = MatMul(a, u)  q = MatMul(b, v)  y = Add(p, q)"
     proto = several(nodes, {"a": (FLOAT, ["N", 4]), "b": (FLOAT, ["N", 2])},
                     {"u": np.zeros((4, 2)), "v": np.zeros((2, 2))})  # fmt: skip
     program = lowered(proto)
@@ -193,18 +189,18 @@ def test_a_bound_is_that_of_the_norm_of_one_input() -> None:
 def sums_of_groups(beside: str) -> tuple[ModelProto, dict[str, torch.Tensor]]:
     """16 sums of 64 entries of x in a sigmoid, which is flat for short x, beside another input."""
     sums = np.kron(np.eye(16), -np.ones((64, 1)))
-    nodes = [node("Gemm", "x w c", "h"), node("Sigmoid", "h", "r")]
+    nodes = "h = Gemm(x, w, c)  r = Sigmoid(h)"
     constants = {"w": sums, "c": np.full(16, 8.0), "u": RNG.standard_normal((18, 3))}
     if beside == "ids":
-        nodes += [node("Gather", "t b", "e"), node("Flatten", "e", "q")]
+        nodes += "  e = Gather(t, b)  q = Flatten(e)"
         constants["t"] = RNG.standard_normal((40, 2))
     elif beside == "mask":
-        nodes += [node("Greater", "b zero", "g"), node("Cast", "g", "q", to=FLOAT)]
+        nodes += f"  g = Greater(b, zero)  q = Cast<to={FLOAT}>(g)"
         constants["zero"] = np.zeros((), np.int64)
     else:
-        nodes.append(node("MatMul", "b v", "q"))
+        nodes += "  q = MatMul(b, v)"
         constants["v"] = np.eye(1, 2) / 32.0
-    nodes += [node("Concat", "r q", "k", axis=1), node("MatMul", "k u", "y")]
+    nodes += "  k = Concat<axis=1>(r, q)  y = MatMul(k, u)"
     entries = {"ids": 1, "mask": 2, "real": 1}[beside]
     kind = FLOAT if beside == "real" else INT
     proto = several(nodes, {"x": (FLOAT, ["N", 1024]), "b": (kind, ["N", entries])}, constants)
@@ -235,8 +231,7 @@ def test_a_centre_is_allowed_by_each_input(beside: str, box: Box) -> None:
 
 def test_ids_and_real_numbers_are_apart() -> None:
     """A row of a table for an id, beside a measurement: bounds of both are finite, and attained."""
-    nodes = [node("Gather", "t i", "e"), node("Flatten", "e", "f"), node("MatMul", "b v", "q"),
-             node("Add", "f q", "y")]  # fmt: skip
+    nodes = "e = Gather(t, i)  f = Flatten(e)  q = MatMul(b, v)  y = Add(f, q)"
     proto = several(nodes, {"i": (INT, ["N", 1]), "b": (FLOAT, ["N", 2])},
                     {"t": np.zeros((5, 3)), "v": np.zeros((2, 3))})  # fmt: skip
     program = lowered(proto)
@@ -259,14 +254,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_inputs_that_do_not_hold_one_batch_are_refused(name: str) -> None:
-    nodes = [node("Cast", "b", "c", to=FLOAT), node("Add", "a c", "y")]
+    nodes = f"c = Cast<to={FLOAT}>(b)  y = Add(a, c)"
     with pytest.raises(Unsupported):
         lowered(several(nodes, REFUSED[name], {}))
 
 
 def test_an_example_of_one_input_does_not_meet_another_of_the_other() -> None:
     """a·bᵀ holds every pair of examples."""
-    nodes = [node("Transpose", "b", "c", perm=[1, 0]), node("MatMul", "a c", "y")]
+    nodes = "c = Transpose<perm=[1, 0]>(b)  y = MatMul(a, c)"
     with pytest.raises(Unsupported):
         lowered(several(nodes, {"a": (FLOAT, ["N", 4]), "b": (FLOAT, ["N", 4])}, {}))
 
@@ -307,7 +302,7 @@ def test_inputs_that_there_are_not_are_refused() -> None:
 
 def test_names_of_inputs_do_not_collide() -> None:
     """A tensor of the file may be called as the joined inputs are."""
-    nodes = [node("Add", "a b", "inputs"), node("Relu", "inputs", "y")]
+    nodes = "inputs = Add(a, b)  y = Relu(inputs)"
     found = lowered(several(nodes, {"a": (FLOAT, ["N", 4]), "b": (FLOAT, ["N", 4])}, {}))
     assert found.input != "inputs"
     assert found.shapes["inputs"] == (1, 4)

@@ -21,7 +21,7 @@ from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
-from tests.core.lower.cases import node
+from tests.core.lower.cases import used
 from tests.core.test_weights import safetensors
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
@@ -102,11 +102,8 @@ def normalised(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
         "weight": (rng.standard_normal((16, 3)) / 8).astype(np.float32),
     }
     proto = onnx_model(
-        [
-            node("LayerNormalization", "x scale shift", "n", epsilon=0.25),
-            node("PRelu", "n slope", "p"),
-            node("MatMul", "p weight", "y"),
-        ],
+        """n = LayerNormalization<epsilon=0.25>(x, scale, shift)  p = PRelu(n, slope)
+            y = MatMul(p, weight)""",
         ["N", 16],
         {**held, **changed},
     )
@@ -202,27 +199,21 @@ def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
 
 ONES, ZEROS = np.ones(16, np.float32), np.zeros(16, np.float32)
 SMALL, LARGE = np.full(16, 0.125, np.float32), np.full(16, 100.0, np.float32)
-BOTH = node("Concat", "theta other", "both", axis=0)
+BOTH = "both = Concat<axis=0>(theta, other)"
 UNSHOWN = {
     **{
         f"a reciprocal of {entry}: {kind}": (
-            [node(kind, f"x {others}", "y")],
+            f"y = {kind}(x, {others})",
             {"theta": np.full(16, entry, np.float32), "ones": ONES, "zeros": ZEROS},
         )
         for entry in (100.0, 0.01)
-        for kind, others in (("Div", "theta"), ("BatchNormalization", "ones zeros zeros theta"))
+        for kind, others in (("Div", "theta"), ("BatchNormalization", "ones, zeros, zeros, theta"))
     },
-    "a part of factors": (
-        [BOTH, node("Mul", "x both", "y")], {"theta": SMALL[:8], "other": LARGE[:8]}
-    ),
-    "a part of a matrix": (
-        [BOTH, node("MatMul", "x both", "y")],
-        {"theta": np.tile(SMALL, (8, 1)), "other": np.tile(LARGE, (8, 1))},
-    ),
-    "a number beside the entries": (
-        [node("Add", "theta c", "both"), node("Mul", "x both", "y")],
-        {"theta": SMALL, "c": np.float32(100.0)},
-    ),
+    "a part of factors": (f"{BOTH}  y = Mul(x, both)", {"theta": SMALL[:8], "other": LARGE[:8]}),
+    "a part of a matrix": (f"{BOTH}  y = MatMul(x, both)",
+        {"theta": np.tile(SMALL, (8, 1)), "other": np.tile(LARGE, (8, 1))}),
+    "a number beside the entries": ("both = Add(theta, c)  y = Mul(x, both)",
+        {"theta": SMALL, "c": np.float32(100.0)}),
 }  # fmt: skip
 """1/100 is below 2 where 100 is not; beside 0.125 stand entries of 100; 100 + 0.125 is neither"""
 
@@ -232,8 +223,7 @@ def test_an_operand_that_does_not_show_its_tensor_says_nothing_of_it(
     name: str, tmp_path: Path
 ) -> None:
     nodes, held = UNSHOWN[name]
-    used = {each for item in nodes for each in item.input} & held.keys()
-    proto = onnx_model(nodes, ["N", 16], {each: held[each] for each in used})
+    proto = onnx_model(nodes, ["N", 16], used(nodes, held))
     (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
     weights = read_model(tmp_path / "file.onnx")
     held_to = Constraint("theta", "spectral", LIMIT)
@@ -250,13 +240,8 @@ def embedded(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
         "short": short / np.linalg.norm(short, axis=1, keepdims=True) * 0.5,
         "weight": np.eye(4, 3),
     }
-    nodes = [
-        node("Gather", "long x", "a"),
-        node("Gather", "short x", "b"),
-        node("Add", "a b", "c"),
-        node("Flatten", "c", "d"),
-        node("MatMul", "d weight", "y"),
-    ]
+    nodes = """a = Gather(long, x)  b = Gather(short, x)  c = Add(a, b)  d = Flatten(c)
+        y = MatMul(d, weight)"""
     proto = onnx_model(nodes, ["N", 1], {**held, **changed})
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     path = folder / f"{name}.onnx"

@@ -17,7 +17,7 @@ from lipcert.core.window_kinds import Conv
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.adversary import found_above
-from tests.core.lower.cases import model, node, program
+from tests.core.lower.cases import model, program
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 
@@ -89,7 +89,7 @@ def _halved(found: object) -> object:
 def test_a_trained_number_in_a_function_is_refused_within_constraints() -> None:
     """The limit of a clip is read from the file, but the constraints admit others."""
     proto = model(
-        [node("Clip", "x low high", "c"), node("Gemm", "c w")],
+        "c = Clip(x, low, high)  y = Gemm(c, w)",
         ["N", 2],
         {"low": np.float32(-0.1), "high": np.float32(0.1), "w": np.eye(2, dtype=np.float32)},
     )
@@ -113,14 +113,8 @@ def test_a_trained_number_in_a_function_is_refused_within_constraints() -> None:
 def test_a_value_that_steps_pass_by_does_not_keep_the_name_of_the_tensor() -> None:
     """Both moves of x are one step, so that half of the gradient at v never reaches a step v."""
     proto = model(
-        [
-            node("Reshape", "x s", "v"),
-            node("Transpose", "v", "t", perm=[0, 2, 1]),
-            node("Reshape", "t f", "u"),
-            node("Relu", "v", "r"),
-            node("Reshape", "r f", "q"),
-            node("Add", "u q"),
-        ],
+        """v = Reshape(x, s)  t = Transpose<perm=[0, 2, 1]>(v)  u = Reshape(t, f)  r = Relu(v)
+            q = Reshape(r, f)  y = Add(u, q)""",
         ["N", 4],
         {"s": [0, 2, 2], "f": [0, 4]},
     )

@@ -25,7 +25,7 @@ from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
 from tests.core.adversary import random_setting, violations
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model, node, nodes_of
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
@@ -91,7 +91,7 @@ def drawn(seed: int) -> Drawn:
         "scale": np.float32(rng.uniform(0.2, 3.0)),
         "mask": np.where(np.tril(np.ones((tokens, tokens))) > 0, 0.0, -np.inf),
     }
-    last, nodes = "e", [node("Gather", "t x", "e")]
+    last, nodes = "e", nodes_of("e = Gather(t, x)")
 
     def then(op: str, inputs: str, **attributes: object) -> None:
         nonlocal last
@@ -105,11 +105,8 @@ def drawn(seed: int) -> Drawn:
             then("MatMul", "mix _")
         case 1:  # causal attention of the tokens to each other
             skipped = last
-            nodes.append(node("Transpose", last, "k", perm=[0, 2, 1]))
-            nodes.append(node("MatMul", f"{last} k", "s0"))
-            nodes.append(node("Add", "s0 mask", "s1"))
-            nodes.append(node("Softmax", "s1", "s2", axis=-1))
-            nodes.append(node("MatMul", f"s2 {last}", "s3"))
+            nodes += nodes_of(f"""k = Transpose<perm=[0, 2, 1]>({last})  s0 = MatMul({last}, k)
+                s1 = Add(s0, mask)  s2 = Softmax<axis=-1>(s1)  s3 = MatMul(s2, {last})""")
             last = "s3"
             if rng.random() < 0.5:
                 then("Add", f"_ {skipped}")
@@ -262,10 +259,8 @@ def test_an_ascent_within_many_random_models_finds_no_larger_gradient() -> None:
 @pytest.mark.parametrize("axis", ["last", "first"])
 def test_equal_ids_attain(reduction: str, expected: float, axis: str) -> None:
     """Nine tokens read one row of the table, and −1 at one entry of it comes from each."""
-    nodes = [node("Gather", "t x", "e"), node("Identity", "e")]
-    if axis == "first":
-        nodes[-1] = node("Transpose", "e", perm=[0, 2, 1])
-    proto = of_numbers(model(nodes, ["N", 9], {"t": np.zeros((2, 4))}))
+    last = "Transpose<perm=[0, 2, 1]>" if axis == "first" else "Identity"
+    proto = of_numbers(model(f"e = Gather(t, x)  y = {last}(e)", ["N", 9], {"t": np.zeros((2, 4))}))
     net = Drawn(proto, ("t",), "nll", reduction, axis, 2, 9, 4)
     limit = bounds(net, ScopeClaim("point", ("t",), ())).gradients["t"]
     table = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
@@ -279,8 +274,8 @@ def test_equal_ids_attain(reduction: str, expected: float, axis: str) -> None:
 def test_a_head_is_attained(kind: str) -> None:
     """p − e_y at each of four tokens is e_0 − e_1; back through rows r_j of a head: r_0 − r_1."""
     head = np.array([[3.0, 0.0], [0.0, 4.0]])
-    nodes = [node("Gather", "t x", "e"), node("MatMul", "e w", "h")]
-    nodes.append(node("LogSoftmax", "h", axis=-1) if kind == "nll" else node("Identity", "h"))
+    last = "LogSoftmax<axis=-1>" if kind == "nll" else "Identity"
+    nodes = f"e = Gather(t, x)  h = MatMul(e, w)  y = {last}(h)"
     constants = {"t": np.array([[100.0, -100.0]]), "w": head}
     proto = of_numbers(model(nodes, ["N", 4], constants))
     net = Drawn(proto, ("t",), kind, "sum", "last", 1, 4, 2)
@@ -291,7 +286,7 @@ def test_a_head_is_attained(kind: str) -> None:
 
 def test_a_logarithm_is_attained() -> None:
     """Four tokens read one row, whose first score is far above: p − e_1 is e_0 − e_1 for each."""
-    nodes = [node("Gather", "t x", "e"), node("LogSoftmax", "e", axis=-1)]
+    nodes = "e = Gather(t, x)  y = LogSoftmax<axis=-1>(e)"
     proto = of_numbers(model(nodes, ["N", 4], {"t": np.array([[100.0, -100.0]])}))
     net = Drawn(proto, ("t",), "nll", "sum", "last", 1, 4, 2)
     found = bounds(net, ScopeClaim("point", ("t",), ()))
@@ -313,15 +308,8 @@ def test_scores_of_all_tokens_are_looked_at() -> None:
 def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
     """0.5 times the losses of five tokens, and the loss of one vector, behind a shared table."""
     rng = np.random.default_rng(seed)
-    nodes = [
-        node("Gather", "t x", "e"),
-        node("MatMul", "e v", "h"),
-        node("Relu", "h", "r"),
-        node("Transpose", "t", "turned"),
-        node("MatMul", "r turned", "tok"),
-        node("ReduceMean", "r", "m", axes=[1], keepdims=0),
-        node("MatMul", "m w", "y"),
-    ]
+    nodes = """e = Gather(t, x)  h = MatMul(e, v)  r = Relu(h)  turned = Transpose(t)
+        tok = MatMul(r, turned)  m = ReduceMean<axes=[1], keepdims=0>(r)  y = MatMul(m, w)"""
     shapes = {"t": (6, 4), "v": (4, 4), "w": (4, 3)}
     proto = of_numbers(
         model(nodes, ["N", 5], {n: rng.standard_normal(s) for n, s in shapes.items()})

@@ -8,7 +8,7 @@ from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, Place, Program, Step
 from lipcert.graph.evaluate import _FEW, evaluate, function_of
-from tests.core.lower.cases import model, node, program
+from tests.core.lower.cases import model, program
 
 RNG = np.random.default_rng(3)
 
@@ -48,10 +48,8 @@ def test_functions_of_errors_of_few_and_of_many_numbers(copies: int):
 @pytest.mark.parametrize("arithmetic", ["float16", "float32", "float64"])
 def test_every_step_keeps_the_arithmetic(arithmetic):
     constants = {"w": RNG.standard_normal((4, 2, 2, 2)), "b": RNG.standard_normal(4)}
-    nodes = [
-        node("Conv", "x w b", "c"), node("Softplus", "c", "s"), node("MaxPool", "s", "m",
-        kernel_shape=[2, 2]), node("ReduceL2", "m", "y", axes=[1]),
-    ]  # fmt: skip
+    nodes = """c = Conv(x, w, b)  s = Softplus(c)  m = MaxPool<kernel_shape=[2, 2]>(s)
+        y = ReduceL2<axes=[1]>(m)"""
     found = program(model(nodes, ["N", 2, 4, 4], constants))
     x = RNG.standard_normal((1, 2, 4, 4))
     values = evaluate(found, x, arithmetic)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper
 
 from lipcert import load_model
 from lipcert.core.lower.errors import Unsupported
@@ -18,7 +17,7 @@ from lipcert.importer import assemble
 from lipcert.importer.agreement import Domain, check_agreement
 from lipcert.importer.bindings import Bound
 from lipcert.importer.model import Reading, external_digests, stored_model
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 from tests.core.models import SHIPPED
 
 CNN = next(path for path in SHIPPED if path.name == "digits_cnn.onnx")
@@ -74,7 +73,7 @@ def test_a_wrong_number_is_found_at_its_node():
 
 
 def test_a_wrong_shape_is_found(tmp_path):
-    nodes = [node("Transpose", "x", "t", perm=[0, 2, 1]), node("Relu", "t")]
+    nodes = "t = Transpose<perm=[0, 2, 1]>(x)  y = Relu(t)"
     path = saved(tmp_path, nodes, ["N", 2, 3])
     right = reading(path)
     steps = tuple(
@@ -89,7 +88,7 @@ def test_a_wrong_shape_is_found(tmp_path):
 
 def test_examples_in_the_wrong_place_are_found(tmp_path):
     """One example alone would not tell."""
-    nodes = [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Relu", "t")]
+    nodes = "t = Transpose<perm=[1, 0, 2]>(x)  y = Relu(t)"
     path = saved(tmp_path, nodes, ["N", 3, 2])
     right = reading(path)
     assert right.program.place == Place(1)
@@ -102,7 +101,7 @@ def test_examples_in_the_wrong_place_are_found(tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_files_of_a_fixed_batch_are_compared_at_their_size(batch, tmp_path):
-    path = saved(tmp_path, [node("MatMul", "x w")], [batch, 4], {"w": RNG.standard_normal((4, 3))})
+    path = saved(tmp_path, "y = MatMul(x, w)", [batch, 4], {"w": RNG.standard_normal((4, 3))})
     right = reading(path)
     assert right.program.batch_proved
     assert disagreement(right, path, Domain()) is None
@@ -112,13 +111,13 @@ def test_files_of_a_fixed_batch_are_compared_at_their_size(batch, tmp_path):
 
 def test_cancellation_is_no_misreading(tmp_path):
     """What float32 loses where large numbers cancel says nothing of the reading."""
-    nodes = [node("Add", "x large", "a"), node("Sub", "a large", "b"), node("Mul", "b many")]
+    nodes = "a = Add(x, large)  b = Sub(a, large)  y = Mul(b, many)"
     path = saved(tmp_path, nodes, ["N", 4], {"large": 1e6, "many": 1e6})
     assert disagreement(reading(path), path, UNIT) is None
 
 
 def test_a_network_without_numbers_is_not_certified(tmp_path):
-    path = saved(tmp_path, [node("Log", "x")], ["N", 4])
+    path = saved(tmp_path, "y = Log(x)", ["N", 4])
     assert disagreement(reading(path), path, Domain(None, (1.0, 2.0))) is None
     found = disagreement(reading(path), path, Domain(None, (-2.0, -1.0)))
     assert found is not None
@@ -129,7 +128,7 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     import onnx
 
     path = tmp_path / "outside.onnx"
-    proto = model([node("MatMul", "x w")], ["N", 4], {"w": RNG.standard_normal((4, 3))})
+    proto = model("y = MatMul(x, w)", ["N", 4], {"w": RNG.standard_normal((4, 3))})
     onnx.save(proto, path, save_as_external_data=True, location="numbers", size_threshold=0)
     assert disagreement(reading(path), path, UNIT) is None
     imported = load_model(path)
@@ -186,13 +185,8 @@ def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monke
         return Bound(replace(model, nodes=tuple(nodes)))
 
     monkeypatch.setattr(assemble, "separate_shared", careless)
-    nodes = [
-        helper.make_node("Constant", [], ["limit"], value_float=30.0),
-        helper.make_node("Constant", [], ["half"], value_float=0.5),
-        node("Min", "x limit", "m"),
-        node("Mul", "m half", "z"),
-        node("MatMul", "z w"),
-    ]
+    nodes = """limit = Constant<value_float=30.0>()  half = Constant<value_float=0.5>()
+        m = Min(x, limit)  z = Mul(m, half)  y = MatMul(z, w)"""
     path = saved(tmp_path, nodes, ["N", 3], {"w": RNG.standard_normal((3, 2))})
     assert load_model(path, trusted=True).graph.nodes
     assert load_model(path, trusted=True, input_box=(0.0, 1.0)).graph.nodes
@@ -207,16 +201,9 @@ def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monke
 
 def test_rounding_of_what_cancels_is_no_difference(tmp_path):
     """Of sigmoid(x) − 0.8 there is nothing left at one point but the rounding of float32."""
-    nodes = [
-        helper.make_node(
-            "Constant", [], ["c"], value_float=float(1 / (1 + np.exp(-np.float32(1.3))))
-        ),
-        helper.make_node("Constant", [], ["big"], value_float=1e7),
-        node("Sigmoid", "x", "s"),
-        node("Sub", "s c", "d"),
-        node("Mul", "d big", "e"),
-        node("MatMul", "e w"),
-    ]
+    nodes = f"""c = Constant<value_float={float(1 / (1 + np.exp(-np.float32(1.3))))}>()
+        big = Constant<value_float=10000000.0>()  s = Sigmoid(x)  d = Sub(s, c)  e = Mul(d, big)
+        y = MatMul(e, w)"""
     path = saved(tmp_path, nodes, ["N", 3], {"w": RNG.standard_normal((3, 2))})
     at = float(np.float32(1.3))
     assert load_model(path, trusted=True, input_box=(at, at)).verification.examples == 3
@@ -227,13 +214,8 @@ def test_of_constants_that_cancel_only_rounding_is_left(change, tmp_path):
     """As DoRA begins: x·(g/‖W‖ − 1), of which g = ‖W‖ leaves nothing."""
     rows = RNG.standard_normal((8, 40)).astype(np.float32)
     lengths = np.linalg.norm(rows, axis=1)
-    nodes = [
-        node("ReduceL2", "w", "n", axes=[1], keepdims=0),
-        node("Div", "g n", "r"),
-        node("Sub", "r one", "s"),
-        node("Mul", "x s", "m"),
-        node("Add", "m x"),
-    ]
+    nodes = """n = ReduceL2<axes=[1], keepdims=0>(w)  r = Div(g, n)  s = Sub(r, one)  m = Mul(x, s)
+        y = Add(m, x)"""
     path = saved(tmp_path, nodes, ["N", 8], {"w": rows, "g": lengths, "one": 1.0})
     right = reading(path)
     assert disagreement(right, path, UNIT) is None

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import numpy_helper
 
 from lipcert.core.lower.lower import lower
 from lipcert.graph.ir import Parameter
 from lipcert.importer.computed import with_computed
 from lipcert.importer.graph_of import Operands, operands_of
 from tests.constant_chains import Chain
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 from tests.core.models import read
 
 SEEDS = st.integers(0, 1 << 32)
@@ -76,7 +75,7 @@ def test_equal_tensors_are_told_apart(tmp_path):
 
 
 def test_a_view_of_a_one_is_seen(tmp_path):
-    nodes = [node("Slice", "w a b", "c"), node("Add", "x c", "y")]
+    nodes = "c = Slice(w, a, b)  y = Add(x, c)"
     proto = model(nodes, ["N", 1], {"w": [1.0, 4.0], "a": [0], "b": [1]})
     assert with_computed(read(proto, tmp_path), {"w"}).views["c"].origin == "w"
 
@@ -87,11 +86,11 @@ W = [[1.0, -2.0, 3.0], [0.0, 5.0, -6.0]]
 @pytest.mark.parametrize(
     ("nodes", "scale", "inverted"),
     [
-        ([node("Mul", "w two", "c"), node("Mul", "x c", "y")], 2.0, False),
-        ([node("Div", "w two", "c"), node("Add", "x c", "y")], 0.5, False),
-        ([node("Neg", "w", "n"), node("Mul", "n two", "c"), node("Sub", "x c", "y")], 2.0, False),
-        ([node("Sub", "x w", "y")], -1.0, False),
-        ([node("Div", "x v", "y")], 1.0, True),
+        ("c = Mul(w, two)  y = Mul(x, c)", 2.0, False),
+        ("c = Div(w, two)  y = Add(x, c)", 0.5, False),
+        ("n = Neg(w)  c = Mul(n, two)  y = Sub(x, c)", 2.0, False),
+        ("y = Sub(x, w)", -1.0, False),
+        ("y = Div(x, v)", 1.0, True),
     ],
 )
 def test_numbers_that_a_parameter_is_multiplied_by(tmp_path, nodes, scale, inverted):
@@ -112,14 +111,14 @@ def test_numbers_that_a_parameter_is_multiplied_by(tmp_path, nodes, scale, inver
 @pytest.mark.parametrize(
     "nodes",
     [
-        [node("Mul", "w w", "c")],
-        [node("Mul", "w row", "c")],
-        [node("Abs", "w", "c")],
-        [node("Concat", "w w", "d", axis=0), node("ReduceMax", "d", "c", axes=[0])],
+        "c = Mul(w, w)",
+        "c = Mul(w, row)",
+        "c = Abs(w)",
+        "d = Concat<axis=0>(w, w)  c = ReduceMax<axes=[0]>(d)",
     ],
 )
 def test_what_is_computed_is_no_view(tmp_path, nodes):
-    nodes = [*nodes, node("Add", "x c", "y")]
+    nodes = f"{nodes}  y = Add(x, c)"
     proto = model(nodes, ["N", 2, 3], {"w": np.abs(W), "row": [1.0, 2.0, 3.0]})
     found = with_computed(read(proto, tmp_path), {"w"})
     assert "w" in found.absorbed
@@ -128,10 +127,8 @@ def test_what_is_computed_is_no_view(tmp_path, nodes):
 
 
 def test_entries_that_a_mask_leaves_out(tmp_path):
-    mask = [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
-    constant = node("Constant", "", "mask", value=numpy_helper.from_array(np.float32(mask)))
-    nodes = [constant, node("Greater", "mask zero", "b"), node("Cast", "b", "m", to=1)]
-    nodes += [node("Mul", "w m", "c"), node("Add", "x c", "y")]
+    nodes = """mask = Constant<value=float[2, 3]{1, 0, 1, 0, 1, 0}>()  b = Greater(mask, zero)
+        m = Cast<to=1>(b)  c = Mul(w, m)  y = Add(x, c)"""
     stored = read(model(nodes, ["N", 2, 3], {"w": W, "zero": 0.5}), tmp_path)
     program = lower(stored, "y")
     ((slot, operand),) = operands_of(program)

@@ -20,7 +20,7 @@ from lipcert.search import lower_bounds
 from lipcert.search.evidence import Evidence
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.search.prover import derive
-from tests.core.lower.cases import model, node, program
+from tests.core.lower.cases import model, program
 from tests.core.models import read
 from tests.core.random_models import random_model
 
@@ -84,18 +84,18 @@ def _plain(value):
 
 def chain(size, *layers, loss=CROSS_ENTROPY, **domain):
     """Layers: a matrix [outputs, inputs], a pair of it and a bias, or the name of an operator."""
-    nodes, constants, value = [], {}, "x"
+    nodes, constants, value = "", {}, "x"
     for k, layer in enumerate(layers):
         target = "y" if k == len(layers) - 1 else f"v{k}"
         if isinstance(layer, str):
-            nodes.append(node(layer, value, target))
+            nodes += f"{target} = {layer}({value})  "
         else:
             weight, bias = layer if isinstance(layer, tuple) else (layer, None)
-            inputs = f"{value} w{k}"
+            inputs = f"{value}, w{k}"
             constants[f"w{k}"] = weight
             if bias is not None:
-                inputs, constants[f"b{k}"] = f"{inputs} b{k}", bias
-            nodes.append(node("Gemm", inputs, target, transB=1))
+                inputs, constants[f"b{k}"] = f"{inputs}, b{k}", bias
+            nodes += f"{target} = Gemm<transB=1>({inputs})  "
         value = target
     return Case(model(nodes, ["N", size], constants), loss, **domain)
 
@@ -182,8 +182,8 @@ def test_it_is_deterministic():
 
 def test_weights_that_are_not_free_are_not_aligned():
     radii = {"w": ("spectral", 1.0)}
-    once = [node("MatMul", "x w")]
-    twice = [node("MatMul", "x w", "h"), node("Relu", "h", "r"), node("MatMul", "r w")]
+    once = "y = MatMul(x, w)"
+    twice = "h = MatMul(x, w)  r = Relu(h)  y = MatMul(r, w)"
     weight = {"w": np.eye(4)}
     assert Case(model(once, ["N", 4], weight), norm=1.0).aligned(radii) is not None
     assert Case(model(once, ["N", 4], weight), norm=1.0).aligned({}) is None
@@ -191,10 +191,7 @@ def test_weights_that_are_not_free_are_not_aligned():
 
 
 def test_weights_that_let_nothing_through_are_no_witness():
-    nodes = [
-        node("MatMul", "x w", "h"), node("ReduceMean", "h", "m", axes=[1]), node("Sub", "h m", "c"),
-        node("MatMul", "c v"),
-    ]  # fmt: skip
+    nodes = "h = MatMul(x, w)  m = ReduceMean<axes=[1]>(h)  c = Sub(h, m)  y = MatMul(c, v)"
     case = Case(model(nodes, ["N", 4], {"w": np.eye(4), "v": np.eye(4)}), norm=1.0)
     assert case.aligned({"w": ("spectral", 1.0), "v": ("spectral", 1.0)}) is None
 

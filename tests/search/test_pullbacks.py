@@ -20,7 +20,7 @@ from lipcert.graph.evaluate import evaluate, evaluate_batch
 from lipcert.search.lower_bounds import plain_operands
 from lipcert.search.operand_gradients import operand_gradients
 from lipcert.search.pullbacks import cotangents, is_quick, pulls
-from tests.core.lower.cases import model, node, program
+from tests.core.lower.cases import model, program
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
@@ -35,30 +35,20 @@ def normal(*shape: int) -> np.ndarray:
 
 IMAGE = ["N", 4, 6, 5]
 CASES = {
-    "conv": (
-        [node("Conv", "x k b", "c", strides=[2, 1], dilations=[1, 2], pads=[1, 0, 0, 1]),
-         node("Tanh", "c")], IMAGE, {"k": normal(6, 4, 3, 2), "b": normal(6)},
-    ),
-    "attention": (
-        [node("MatMul", "x q", "a"), node("MatMul", "x k", "b"), node("MatMul", "x v", "c"),
-         node("Transpose", "b", "t", perm=[0, 2, 1]), node("MatMul", "a t", "s"),
-         node("Softmax", "s", "p", axis=-1), node("MatMul", "p c")],
-        ["N", 4, 5], {"q": normal(5, 3), "k": normal(5, 3), "v": normal(5, 2)},
-    ),
+    "conv": ("c = Conv<strides=[2, 1], dilations=[1, 2], pads=[1, 0, 0, 1]>(x, k, b)  y = Tanh(c)",
+        IMAGE, {"k": normal(6, 4, 3, 2), "b": normal(6)}),
+    "attention": ("""a = MatMul(x, q)  b = MatMul(x, k)  c = MatMul(x, v)
+        t = Transpose<perm=[0, 2, 1]>(b)  s = MatMul(a, t)  p = Softmax<axis=-1>(s)
+        y = MatMul(p, c)""", ["N", 4, 5],
+        {"q": normal(5, 3), "k": normal(5, 3), "v": normal(5, 2)}),
     "lengths of windows": (
-        [node("LpPool", "x", "l", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], p=2),
-         node("LpPool", "l", kernel_shape=[2, 2], p=1)], IMAGE, {},
-    ),
-    "unit length": (
-        [node("LpNormalization", "x", "u", axis=-1, p=2), node("ReduceLogSumExp", "u axes")],
-        ["N", 2, 3], {"axes": [1]},
-    ),
-    "gate": (
-        [node("Sigmoid", "x", "s"), node("ReduceMean", "x axes", "m"), node("Mul", "s m", "a"),
-         node("Concat", "a x", "c", axis=2), node("ReduceL2", "c last", "n"),
-         node("Div", "c n", "d"), node("ReduceMax", "d last")],
-        ["N", 2, 3], {"axes": [1], "last": [-1]},
-    ),
+        """l = LpPool<kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 0, 1], p=2>(x)
+        y = LpPool<kernel_shape=[2, 2], p=1>(l)""", IMAGE, {}),
+    "unit length": ("u = LpNormalization<axis=-1, p=2>(x)  y = ReduceLogSumExp(u, axes)",
+        ["N", 2, 3], {"axes": [1]}),
+    "gate": ("""s = Sigmoid(x)  m = ReduceMean(x, axes)  a = Mul(s, m)  c = Concat<axis=2>(a, x)
+        n = ReduceL2(c, last)  d = Div(c, n)  y = ReduceMax(d, last)""", ["N", 2, 3],
+        {"axes": [1], "last": [-1]}),
 }  # fmt: skip
 
 
@@ -178,7 +168,7 @@ def test_steps_of_no_common_operator():
 
 
 def test_the_slope_at_a_kink_is_the_least():
-    found = program(model([node("Relu", "x")], ["N", 3]))
+    found = program(model("y = Relu(x)", ["N", 3]))
     values = evaluate_batch(found, np.array([[[-1.0, 0.0, 1.0]]]))
     at = cotangents(found, pulls(found, values), {found.output: np.ones((1, 1, 3))})
     assert at["x"].tolist() == [[[0.0, 0.0, 1.0]]]
@@ -187,12 +177,12 @@ def test_the_slope_at_a_kink_is_the_least():
 def test_an_operand_that_does_not_show_its_tensor_once_is_not_plain():
     """A product with numbers up to 1 has the gain 1, and shows less of the gradient."""
     constants = {"w": normal(3, 3), "c": np.array([1.0, 0.5, 0.25])}
-    nodes = [node("Mul", "w c", "v"), node("MatMul", "x v", "h"), node("Relu", "h")]
+    nodes = "v = Mul(w, c)  h = MatMul(x, v)  y = Relu(h)"
     proto = model(nodes, ["N", 3], constants)
     assert not plain_of(proto)
-    twice = [node("MatMul", "x w", "h"), node("MatMul", "h w")]
+    twice = "h = MatMul(x, w)  y = MatMul(h, w)"
     assert not plain_of(model(twice, ["N", 3], {"w": normal(3, 3)}))
-    turned = [node("Transpose", "w", "v", perm=[1, 0]), node("MatMul", "x v")]
+    turned = "v = Transpose<perm=[1, 0]>(w)  y = MatMul(x, v)"
     assert len(plain_of(model(turned, ["N", 3], {"w": normal(3, 3)}))) == 1
 
 

@@ -14,7 +14,7 @@ from lipcert.core.verdict import Verdict
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
-from tests.core.lower.cases import agrees, kinds, model, node, program
+from tests.core.lower.cases import agrees, kinds, model, node, nodes_of, program
 from tests.core.models import read
 from tests.importer.models import saved
 
@@ -80,7 +80,7 @@ CASES = {
     "imputer": ([ml("Imputer", imputed_value_floats=[7.0], replaced_value_float=NAN)], ""),
     "features": ([ml("ArrayFeatureExtractor", "x i")], ""),
     "features of whole numbers": (
-        [node("Cast", "x", "c", to=1), ml("ArrayFeatureExtractor", "c i", "f"),
+        [*nodes_of("c = Cast<to=1>(x)"), ml("ArrayFeatureExtractor", "c i", "f"),
          ml("LinearRegressor", "f", coefficients=[1.0, 2.0, 3.0])], "Dense"),
 }  # fmt: skip
 
@@ -102,11 +102,11 @@ def test_agrees_with_onnxruntime(name):
 OPEN = {
     "classes": [ml("Scaler", "x", "s", offset=[1.0], scale=[2.0]),
                 ml("LinearRegressor", "s", coefficients=ROW)],
-    "an mlp": [node("Cast", "x", "c", to=1), node("MatMul", "c w", "y")],
-    "turned": [node("Mul", "x a", "m"), node("Gemm", "m wt", "y", transB=1)],
-    "two": [node("MatMul", "x w", "h"), node("MatMul", "x wt", "g"), node("Add", "h g", "y")],
-    "a sum": [node("ReduceMean", "x", "y", axes=[1])],
-    "unstored": [node("Transpose", "x", "t", perm=[1, 0]), node("MatMul", "x t", "y")],
+    "an mlp": "c = Cast<to=1>(x)  y = MatMul(c, w)",
+    "turned": "m = Mul(x, a)  y = Gemm<transB=1>(m, wt)",
+    "two": "h = MatMul(x, w)  g = MatMul(x, wt)  y = Add(h, g)",
+    "a sum": "y = ReduceMean<axes=[1]>(x)",
+    "unstored": "t = Transpose<perm=[1, 0]>(x)  y = MatMul(x, t)",
 }  # fmt: skip
 
 
