@@ -7,11 +7,13 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from tests.core.lower.cases import nodes_of
+
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 
 
 def model(
-    nodes: Sequence[NodeProto],
+    nodes: str | Sequence[NodeProto],
     shape: Sequence[int | str],
     tensors: Mapping[str, np.ndarray] | None = None,
     opset: int = 17,
@@ -21,7 +23,7 @@ def model(
     """A model with the input "x" and outputs of unknown shape, of its type or of floats."""
     out = dtype if dtype in _FLOATS else TensorProto.FLOAT
     graph = helper.make_graph(
-        list(nodes),
+        nodes_of(nodes) if isinstance(nodes, str) else list(nodes),
         "g",
         [helper.make_tensor_value_info("x", dtype, list(shape))],
         [helper.make_tensor_value_info(name, out, None) for name in outputs],

@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from lipcert.core.reader.records import Node
 from lipcert.importer.load import load_model
 from lipcert.importer.nodes import FX_NODE, call_of
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
-
-node = helper.make_node
 
 
 def noted(name, call, arguments, keywords=""):
@@ -54,7 +51,7 @@ SIGNATURE = (
 
 
 def gelu_then_linear(notes):
-    nodes = [node("Relu", ["x"], ["r"]), node("MatMul", ["r", "t"], ["y"])]
+    nodes = "r = Relu(x)  y = MatMul(r, t)"
     proto = model(nodes, ("N", 4), {"t": weights(4, 3)})
     return with_metadata(
         proto, SIGNATURE, {name: {FX_NODE: text} for name, text in notes.items() if text}
@@ -90,7 +87,7 @@ def test_the_last_call_may_have_been_left_out(tmp_path, result):
 
 def test_an_output_that_is_also_read_proves_no_call(tmp_path):
     """Its own call was left out; what reads it shows the name, and not what it was computed by."""
-    nodes = [node("MatMul", ["x", "t"], ["mul"]), node("Relu", ["mul"], ["y"])]
+    nodes = "mul = MatMul(x, t)  y = Relu(mul)"
     proto = model(nodes, ("N", 4), {"t": weights(4, 3)}, outputs=("mul", "y"))
     signature = SIGNATURE.replace("linear: USER", "mul: USER_OUTPUT\nrelu: USER")
     notes = {"mul": noted("linear", "linear", "%x, %p_w"), "y": noted("relu", "relu", "%mul")}
@@ -101,7 +98,7 @@ def test_an_output_that_is_also_read_proves_no_call(tmp_path):
 
 def tied(second):
     """One weight by its own name, and under another one behind it."""
-    nodes = [node("Gemm", ["x", "fc.weight"], ["h"], transB=1), node("MatMul", ["h", "t"], ["y"])]
+    nodes = 'h = Gemm<transB=1>(x, "fc.weight")  y = MatMul(h, t)'
     own = weights(4, 4)
     proto = model(nodes, ("N", 4), {"fc.weight": own, "t": second(own)})
     signature = "x: USER_INPUT\np_w: PARAMETER target='fc.weight'\n"
@@ -136,7 +133,7 @@ def test_a_stored_result_of_a_call_may_come_from_a_parameter(tmp_path, source):
 
 
 def test_a_bias_of_zeros_that_was_dropped(tmp_path):
-    proto = model([node("Gemm", ["x", "w"], ["y"], transB=1)], ("N", 4), {"w": weights(3, 4)})
+    proto = model("y = Gemm<transB=1>(x, w)", ("N", 4), {"w": weights(3, 4)})
     signature = "x: USER_INPUT\np_w: PARAMETER target='w'\np_b: PARAMETER target='b'\n"
     note = {
         FX_NODE: noted("linear", "linear", "%x, %p_w, %p_b"),

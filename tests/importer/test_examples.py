@@ -7,33 +7,19 @@ from onnx import helper, numpy_helper
 from lipcert.errors import UnsupportedModelError
 from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
+from tests.core.lower.cases import nodes_of
 from tests.importer.models import model, saved, weights
 
-node = helper.make_node
-
 VECTORS = {
-    "two products": (
-        [node("MatMul", ["w", "x"], ["h"]), node("Relu", ["h"], ["r"]),
-         node("MatMul", ["v", "r"], ["y"])],
-        {"w": weights(4, 8), "v": weights(3, 4)},
-    ),
-    "softmax": (
-        [node("MatMul", ["w", "x"], ["h"]), node("Softmax", ["h"], ["y"], axis=0)],
-        {"w": weights(4, 8)},
-    ),
-    "first half": (
-        [node("Slice", ["x", "s", "e"], ["p"]), node("MatMul", ["w", "p"], ["y"])],
-        {"w": weights(3, 4), "s": np.array([0]), "e": np.array([4])},
-    ),
-    "with constants behind it": (
-        [node("Concat", ["x", "c"], ["p"], axis=0), node("MatMul", ["w", "p"], ["y"])],
-        {"w": weights(3, 10), "c": weights(2)},
-    ),
-    "sum of all": (
-        [node("MatMul", ["w", "x"], ["h"]), node("Relu", ["h"], ["r"]),
-         node("ReduceSum", ["r"], ["y"], keepdims=0)],
-        {"w": weights(4, 8)},
-    ),
+    "two products": ("h = MatMul(w, x)  r = Relu(h)  y = MatMul(v, r)",
+        {"w": weights(4, 8), "v": weights(3, 4)}),
+    "softmax": ("h = MatMul(w, x)  y = Softmax<axis=0>(h)", {"w": weights(4, 8)}),
+    "first half": ("p = Slice(x, s, e)  y = MatMul(w, p)",
+        {"w": weights(3, 4), "s": np.array([0]), "e": np.array([4])}),
+    "with constants behind it": ("p = Concat<axis=0>(x, c)  y = MatMul(w, p)",
+        {"w": weights(3, 10), "c": weights(2)}),
+    "sum of all": ("h = MatMul(w, x)  r = Relu(h)  y = ReduceSum<keepdims=0>(r)",
+        {"w": weights(4, 8)}),
 }  # fmt: skip
 
 
@@ -48,11 +34,7 @@ def test_a_vector_is_one_example(tmp_path, case):
 
 
 def test_a_matrix_times_a_vector_inside_one_example(tmp_path):
-    nodes = [
-        node("Reshape", ["x", "s"], ["v"]),
-        node("MatMul", ["w", "v"], ["h"]),
-        node("Add", ["h", "b"], ["y"]),
-    ]
+    nodes = "v = Reshape(x, s)  h = MatMul(w, v)  y = Add(h, b)"
     tensors = {"w": weights(4, 8), "b": weights(4), "s": np.array([8])}
     imported = load_model(saved(model(nodes, (1, 8), tensors), tmp_path))
     assert set(imported.graph.parameters) == {"w", "b"}
@@ -60,23 +42,17 @@ def test_a_matrix_times_a_vector_inside_one_example(tmp_path):
 
 def heads(batch):
     """Self-attention with the heads merged into the batch, by sizes that are written down."""
-    return [
-        node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
-        node("Reshape", ["t", "split"], ["q"]),
-        node("Transpose", ["q"], ["k"], perm=[1, 2, 0]),
-        node("Transpose", ["q"], ["v"], perm=[1, 0, 2]),
-        node("MatMul", ["v", "k"], ["s"]),
-        node("Softmax", ["s"], ["p"], axis=-1),
-        node("MatMul", ["p", "v"], ["o"]),
-        node("Transpose", ["o"], ["b"], perm=[1, 0, 2]),
-        node("Reshape", ["b", "join"], ["j"]),
-        node("Transpose", ["j"], ["i"], perm=[1, 0, 2]),
-        node("Add", ["x", "i"], ["y"]),
-    ], {"split": np.array([5, 2 * batch, 3]), "join": np.array([5, batch, 6])}
+    nodes = """t = Transpose<perm=[1, 0, 2]>(x)  q = Reshape(t, split)
+        k = Transpose<perm=[1, 2, 0]>(q)  v = Transpose<perm=[1, 0, 2]>(q)  s = MatMul(v, k)
+        p = Softmax<axis=-1>(s)  o = MatMul(p, v)  b = Transpose<perm=[1, 0, 2]>(o)
+        j = Reshape(b, join)  i = Transpose<perm=[1, 0, 2]>(j)  y = Add(c, i)"""
+    sizes = {"split": np.array([5, 2 * batch, 3]), "join": np.array([5, batch, 6])}
+    return nodes, sizes
 
 
 def test_heads_merged_into_a_batch_of_one(tmp_path):
     nodes, tensors = heads(1)
+    nodes = f"c = Identity(x)  {nodes}"
     imported = load_model(saved(model(nodes, (1, 5, 6), tensors), tmp_path))
     assert imported.batch.status is BatchStatus.PER_EXAMPLE
     assert imported.graph.input_shape == (5, 6)
@@ -86,8 +62,7 @@ def test_heads_merged_into_a_batch_of_one(tmp_path):
 def test_a_mean_over_a_batch_of_one_is_no_function_of_one_example(tmp_path):
     """Sizes that fit one batch size only do not hide it."""
     nodes, tensors = heads(1)
-    nodes[-1] = node("Add", ["c", "i"], ["y"])
-    nodes = [node("ReduceMean", ["x"], ["m"], axes=[0]), node("Sub", ["x", "m"], ["c"]), *nodes]
+    nodes = f"m = ReduceMean<axes=[0]>(x)  c = Sub(x, m)  {nodes}"
     with pytest.raises(UnsupportedModelError, match="LC007"):
         load_model(saved(model(nodes, (1, 5, 6), tensors), tmp_path))
 
@@ -95,9 +70,9 @@ def test_a_mean_over_a_batch_of_one_is_no_function_of_one_example(tmp_path):
 def test_an_output_that_reads_a_later_input_alone(tmp_path):
     inputs = [helper.make_tensor_value_info(name, 1, ["N", 4]) for name in "xz"]
     outputs = [helper.make_tensor_value_info(name, 1, None) for name in "yq"]
-    nodes = [node("MatMul", ["x", "w"], ["y"]), node("MatMul", ["z", "w"], ["q"])]
+    nodes = "y = MatMul(x, w)  q = MatMul(z, w)"
     tensor = numpy_helper.from_array(weights(4, 3), "w")
-    graph = helper.make_graph(nodes, "g", inputs, outputs, [tensor])
+    graph = helper.make_graph(nodes_of(nodes), "g", inputs, outputs, [tensor])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     imported = load_model(saved(proto, tmp_path), output="q")
     assert imported.graph.input_name == "z"
@@ -105,7 +80,7 @@ def test_an_output_that_reads_a_later_input_alone(tmp_path):
 
 
 def test_hard_coded_batch_is_an_assumption(tmp_path):
-    nodes = [node("Reshape", ["x", "r"], ["f"]), node("Gemm", ["f", "w"], ["y"])]
+    nodes = "f = Reshape(x, r)  y = Gemm(f, w)"
     tensors = {"r": np.array([1, 20]), "w": weights(20, 3)}
     imported = load_model(saved(model(nodes, (1, 5, 4), tensors), tmp_path))
     assert imported.batch.status is BatchStatus.PER_EXAMPLE
@@ -113,7 +88,7 @@ def test_hard_coded_batch_is_an_assumption(tmp_path):
 
 
 def test_a_parameter_per_example_is_no_parameter_of_one_example(tmp_path):
-    proto = model([node("Add", ["x", "b"], ["y"])], (8, 4), {"b": weights(8, 4)})
+    proto = model("y = Add(x, b)", (8, 4), {"b": weights(8, 4)})
     imported = load_model(saved(proto, tmp_path), trusted=True)
     assert imported.batch.status is BatchStatus.PER_EXAMPLE
     assert imported.graph.input_shape == (8, 4)
@@ -121,7 +96,7 @@ def test_a_parameter_per_example_is_no_parameter_of_one_example(tmp_path):
 
 @pytest.mark.parametrize("shape", [("N", "T", 4), (None,), ()])
 def test_unknown_shapes(tmp_path, shape):
-    proto = model([node("Relu", ["x"], ["y"])], shape)
+    proto = model("y = Relu(x)", shape)
     if shape == (None,):
         proto.graph.input[0].type.tensor_type.ClearField("shape")
     with pytest.raises(UnsupportedModelError, match="LC008"):

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from onnx import helper
 
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
@@ -116,25 +115,14 @@ def test_the_shipped_models(path):
     assert not any(parameter.folded for parameter in graph.parameters.values())
 
 
-def node(kind, inputs, outputs=("y",), **attributes):
-    return helper.make_node(kind, list(inputs), list(outputs), **attributes)
-
-
 def test_operands_are_views_of_their_parameters(tmp_path):
     """Transposed, scaled, repeated, and read twice; of numbers that do not tell them apart too."""
     tensors = {"w": weights(6, 6), "c": weights(6), "z": np.zeros((6, 6), np.float32)}
     tensors["one"] = np.zeros(1, np.float32)
     tensors["six"] = np.array([6], np.int64)
-    nodes = [
-        node("Gemm", ("x", "w", "c"), ("a",), alpha=0.5, beta=-0.25),
-        node("MatMul", ("a", "w"), ("b",)),
-        node("Gemm", ("b", "w", "c"), ("d",), transB=1),
-        node("MatMul", ("d", "z"), ("e",)),
-        node("Expand", ("one", "six"), ("ones",)),
-        node("Sum", ("e", "d", "ones"), ("f",)),
-        node("Neg", ("c",), ("minus",)),
-        node("Mul", ("f", "minus")),
-    ]
+    nodes = """a = Gemm<alpha=0.5, beta=-0.25>(x, w, c)  b = MatMul(a, w)
+        d = Gemm<transB=1>(b, w, c)  e = MatMul(d, z)  ones = Expand(one, six)  f = Sum(e, d, ones)
+        minus = Neg(c)  y = Mul(f, minus)"""
     path = saved(model(nodes, ("N", 6), tensors), tmp_path)
     check(path)
     graph = check_gradients(path, examples=3)
@@ -144,7 +132,7 @@ def test_operands_are_views_of_their_parameters(tmp_path):
 
 def test_a_trained_divisor_stays_one(tmp_path):
     tensors = {"d": 1.0 + np.abs(weights(3, 1, 1))}
-    path = saved(model([node("Div", ("x", "d"))], ("N", 3, 2, 2), tensors), tmp_path)
+    path = saved(model("y = Div(x, d)", ("N", 3, 2, 2), tensors), tmp_path)
     check(path)
     graph = check_gradients(path)
     assert [item.kind for item in graph.nodes] == ["Div"]
@@ -153,7 +141,7 @@ def test_a_trained_divisor_stays_one(tmp_path):
 
 def test_a_reciprocal_that_is_no_factor_is_computed(tmp_path):
     tensors = {"w": 1.0 + np.abs(weights(4, 5))}
-    nodes = [node("Reciprocal", ("w",), ("v",)), node("Gemm", ("x", "v"), transB=1)]
+    nodes = "v = Reciprocal(w)  y = Gemm<transB=1>(x, v)"
     graph = check(saved(model(nodes, ("N", 5), tensors), tmp_path))
     assert graph.parameters == {"w": Parameter("w", (4, 5), computed=True)}
     assert not list(graph.uses())
@@ -161,12 +149,8 @@ def test_a_reciprocal_that_is_no_factor_is_computed(tmp_path):
 
 def test_what_a_weight_is_computed_from_is_no_view(tmp_path):
     tensors = {"v": weights(4, 5), "g": weights(4, 1)}
-    nodes = [
-        node("ReduceL2", ("v",), ("length",), axes=[1]),
-        node("Div", ("v", "length"), ("unit",)),
-        node("Mul", ("unit", "g"), ("w",)),
-        node("Gemm", ("x", "w"), transB=1),
-    ]
+    nodes = """length = ReduceL2<axes=[1]>(v)  unit = Div(v, length)  w = Mul(unit, g)
+        y = Gemm<transB=1>(x, w)"""
     graph = check(saved(model(nodes, ("N", 5), tensors), tmp_path))
     shapes = {name: array.shape for name, array in tensors.items()}
     assert graph.parameters == {
@@ -177,15 +161,9 @@ def test_what_a_weight_is_computed_from_is_no_view(tmp_path):
 def test_steps_that_read_the_first_axis(tmp_path):
     """A file of one example at a time, in which nothing keeps the first axis apart."""
     tensors = {"w": weights(1, 3), "b": weights(3)}
-    nodes = [
-        node("Transpose", ("x",), ("a",), perm=[1, 0]),
-        node("MatMul", ("a", "w"), ("b1",)),
-        node("Softmax", ("b1",), ("c",), axis=0),
-        node("ReduceSum", ("c",), ("d",), keepdims=1),
-        node("Concat", ("d", "d", "x1"), ("e",), axis=0),
-        node("Add", ("e", "b")),
-    ]
-    nodes.insert(0, node("Slice", ("x", "zero", "one", "one", "one"), ("x1",)))
+    nodes = """x1 = Slice(x, zero, one, one, one)  a = Transpose<perm=[1, 0]>(x)
+        b1 = MatMul(a, w)  c = Softmax<axis=0>(b1)
+        d = ReduceSum<keepdims=1>(c)  e = Concat<axis=0>(d, d, x1)  y = Add(e, b)"""
     tensors |= {"zero": np.array([0], np.int64), "one": np.array([1], np.int64)}
     check(saved(model(nodes, (1, 4), tensors), tmp_path))
 
@@ -194,16 +172,11 @@ def test_several_images_of_one_example(tmp_path):
     tensors = {"shape": np.array([-1, 2, 6, 6], np.int64), "rows": np.array([-1, 54], np.int64)}
     tensors |= {name: weights(2) for name in ("s", "b", "m")}
     tensors |= {"v": np.abs(weights(2)) + 0.5}
-    nodes = [
-        node("Reshape", ("x", "shape"), ("a",)),
-        node("BatchNormalization", ("a", "s", "b", "m", "v"), ("c",)),
-        node("MaxPool", ("c",), ("d",), kernel_shape=[2, 2]),
-        node("AveragePool", ("d",), ("e",), kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]),
-        node("LpPool", ("e",), ("f",), kernel_shape=[1, 2]),
-        node("LRN", ("f",), ("g",), size=3),
-        node("Mul", ("g", "t"), ("h",)),
-        node("Reshape", ("h", "last")),
-    ]
+    nodes = """a = Reshape(x, shape)  c = BatchNormalization(a, s, b, m, v)
+        d = MaxPool<kernel_shape=[2, 2]>(c)
+        e = AveragePool<kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]>(d)
+        f = LpPool<kernel_shape=[1, 2]>(e)  g = LRN<size=3>(f)  h = Mul(g, t)
+        y = Reshape(h, last)"""
     tensors["t"] = weights(1, 2, 1, 1)
     tensors["last"] = np.array([-1, 3 * 2 * 3 * 2], np.int64)
     path = saved(model(nodes, ("N", 3, 2, 6, 6), tensors), tmp_path)

@@ -4,12 +4,9 @@ How the core puts them together is tested in `tests/core/lower/test_macros.py`.
 """
 
 import numpy as np
-from onnx import helper
 
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved
-
-node = helper.make_node
 
 
 def imported(tmp_path, nodes, shape=("N", 6), tensors=None):
@@ -17,15 +14,8 @@ def imported(tmp_path, nodes, shape=("N", 6), tensors=None):
 
 
 def test_a_macro_layer_names_the_nodes_it_stands_for(tmp_path):
-    nodes = [
-        node("ReduceMean", ["x"], ["u"], axes=[-1]),
-        node("Sub", ["x", "u"], ["c"]),
-        node("Mul", ["c", "c"], ["q"]),
-        node("ReduceMean", ["q"], ["v"], axes=[-1]),
-        node("Add", ["v", "e"], ["t"]),
-        node("Sqrt", ["t"], ["r"]),
-        node("Div", ["c", "r"], ["y"]),
-    ]
+    nodes = """u = ReduceMean<axes=[-1]>(x)  c = Sub(x, u)  q = Mul(c, c)
+        v = ReduceMean<axes=[-1]>(q)  t = Add(v, e)  r = Sqrt(t)  y = Div(c, r)"""
     found = imported(tmp_path, nodes, ("N", 4), {"e": np.float32(1e-5)})
     (macro,) = found.macros
     assert macro.kind == "LayerNormalization"

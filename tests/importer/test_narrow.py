@@ -7,7 +7,6 @@ from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 
-node = helper.make_node
 HALVES = [TensorProto.FLOAT16, TensorProto.BFLOAT16]
 
 
@@ -27,7 +26,7 @@ def narrow(kind, nodes, dtype=None, **tensors):
 
 @pytest.mark.parametrize("kind", HALVES)
 def test_a_file_in_half_precision_is_read(kind, tmp_path):
-    nodes = [node("Gemm", ["x", "w", "b"], ["h"]), node("Relu", ["h"], ["y"])]
+    nodes = "h = Gemm(x, w, b)  y = Relu(h)"
     proto = narrow(kind, nodes, w=weights(4, 3), b=weights(3))
     found = load_model(saved(proto, tmp_path))
     assert {name: item.shape for name, item in found.graph.parameters.items()} == {
@@ -40,12 +39,8 @@ def test_a_file_in_half_precision_is_read(kind, tmp_path):
 @pytest.mark.parametrize("kind", HALVES)
 def test_casts_on_the_way_are_read(kind, tmp_path):
     """As autocast is exported: float32 scales of values in half precision, which ONNX forbids."""
-    nodes = [
-        node("Cast", ["x"], ["c"], to=kind),
-        node("MatMul", ["c", "w"], ["m"]),
-        node("LayerNormalization", ["m", "g"], ["n"]),
-        node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
-    ]
+    nodes = f"""c = Cast<to={kind}>(x)  m = MatMul(c, w)  n = LayerNormalization(m, g)
+        y = Cast<to=1>(n)"""
     proto = narrow(kind, nodes, TensorProto.FLOAT, w=weights(4, 3))
     proto.graph.initializer.append(numpy_helper.from_array(weights(3), "g"))
     found = load_model(saved(proto, tmp_path))
@@ -55,18 +50,14 @@ def test_casts_on_the_way_are_read(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.DOUBLE, *HALVES])
 def test_what_onnxruntime_rejects_in_float32_stays_refused(kind, tmp_path):
-    nodes = [node("Gemm", ["x", "w"], ["h"]), node("Gemm", ["h", "w"], ["y"])]
+    nodes = "h = Gemm(x, w)  y = Gemm(h, w)"
     proto = narrow(kind, nodes, w=weights(4, 3))
     with pytest.raises((ModelFileError, UnsupportedModelError), match="onnxruntime"):
         load_model(saved(proto, tmp_path))
 
 
 def test_doubles_are_compared_in_float32_where_onnxruntime_has_no_others(tmp_path):
-    nodes = [
-        node("Constant", [], ["axis"], value_ints=[0]),
-        node("Unsqueeze", ["x", "axis"], ["s"]),
-    ]
-    nodes += [node("RNN", ["s", "w", "r"], ["", "h"], hidden_size=3)]
-    nodes += [node("Squeeze", ["h", "axis"], ["l"]), node("Softplus", ["l"], ["y"])]
+    nodes = """axis = Constant<value_ints=[0]>()  s = Unsqueeze(x, axis)
+        , h = RNN<hidden_size=3>(s, w, r)  l = Squeeze(h, axis)  y = Softplus(l)"""
     proto = narrow(TensorProto.DOUBLE, nodes, w=weights(1, 3, 4), r=weights(1, 3, 3))
     assert load_model(saved(proto, tmp_path)).verification.max_difference < 1e-6

@@ -8,13 +8,11 @@ import itertools
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 
-node = helper.make_node
 IMAGE = ("N", 4, 7, 6)
 
 
@@ -32,20 +30,11 @@ def test_concat_with_parameters(tmp_path, order):
     count = itertools.count()
     inputs = ["x" if letter == "x" else f"c{next(count)}" for letter in order]
     tensors = {name: weights(1, 2, 3, seed=3) for name in inputs if name != "x"}
-    nodes, names = [], []
-    for name in inputs:
-        if name == "x":
-            names.append("x")
-            continue
-        nodes.append(node("Expand", [name, "shape"], [f"{name}e"]))
-        names.append(f"{name}e")
-    shape = [
-        node("Shape", ["x"], ["full"]),
-        node("Slice", ["full", "zero", "one"], ["n"]),
-        node("Concat", ["n", "rest"], ["shape"], axis=0),
-    ]
+    expanded = "  ".join(f"{name}e = Expand({name}, shape)" for name in tensors)
+    names = ", ".join(f"{name}e" if name in tensors else name for name in inputs)
+    shape = "full = Shape(x)  n = Slice(full, zero, one)  shape = Concat<axis=0>(n, rest)"
     tensors |= {"zero": np.array([0]), "one": np.array([1]), "rest": np.array([2, 3])}
-    nodes = [*shape, *nodes, node("Concat", names, ["y"], axis=1)]
+    nodes = f"{shape}  {expanded}  y = Concat<axis=1>({names})"
     imported = check(tmp_path, nodes, tensors, ("N", 4, 3))
     assert all(
         operand.gain == 1.0 for item in imported.graph.nodes for operand in item.operands.values()
@@ -54,6 +43,5 @@ def test_concat_with_parameters(tmp_path, order):
 
 def test_double_precision(tmp_path):
     tensors = {"w": np.random.default_rng(0).standard_normal((4, 3))}
-    product = node("MatMul", ["x", "w"], ["y"])
-    imported = check(tmp_path, [product], tensors, ("N", 4), dtype=11)
+    imported = check(tmp_path, "y = MatMul(x, w)", tensors, ("N", 4), dtype=11)
     assert imported.verification.max_difference < 1e-12

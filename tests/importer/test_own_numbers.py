@@ -21,6 +21,7 @@ from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
 from tests.core import onnx_torch
+from tests.core.lower.cases import listed, nodes_of
 from tests.importer.models import model
 
 node = helper.make_node
@@ -35,102 +36,46 @@ def shifted(number: float, units: int) -> np.ndarray:
     return F32(F32(number) * F32(1.0 + units * 2.0**-23))
 
 
-ERF = [node("Erf", ["u"], ["g"]), node("Add", ["g", "one"], ["h"])]
-HALVED = [node("Mul", ["z", "h"], ["p"]), node("Mul", ["p", "half"], ["f"])]
-TANH = [
-    node("Pow", ["z", "three"], ["c3"]),
-    node("Mul", ["c3", "b"], ["t3"]),
-    node("Add", ["z", "t3"], ["t"]),
-    node("Mul", ["t", "a"], ["u"]),
-    node("Tanh", ["u"], ["g"]),
-    node("Add", ["g", "one"], ["h"]),
-]
-VARIANCE = [
-    node("ReduceMean", ["z"], ["m"], axes=[-1]),
-    node("Sub", ["z", "m"], ["d"]),
-    node("Pow", ["d", "two"], ["q"]),
-    node("ReduceMean", ["q"], ["v"], axes=[-1]),
-    node("Add", ["v", "eps"], ["ve"]),
-    node("Sqrt", ["ve"], ["s"]),
-    node("Div", ["d", "s"], ["f"]),
-]
+ERF = "g = Erf(u)  h = Add(g, one)"
+HALVED = "p = Mul(z, h)  f = Mul(p, half)"
+TANH = """c3 = Pow(z, three)  t3 = Mul(c3, b)  t = Add(z, t3)  u = Mul(t, a)  g = Tanh(u)
+    h = Add(g, one)"""
+VARIANCE = """m = ReduceMean<axes=[-1]>(z)  d = Sub(z, m)  q = Pow(d, two)
+    v = ReduceMean<axes=[-1]>(q)  ve = Add(v, eps)  s = Sqrt(ve)  f = Div(d, s)"""
 PLAIN = {"one": 1.0, "two": 2.0, "three": 3.0}
 ROOT = math.sqrt(2.0)
 MACROS = {
-    "gelu": ([node("Mul", ["z", "a"], ["u"]), *ERF, *HALVED], {"a": 1 / ROOT, "half": 0.5}),
-    "gelu, divided": ([node("Div", ["z", "a"], ["u"]), *ERF, *HALVED], {"a": ROOT, "half": 0.5}),
+    "gelu": (f"u = Mul(z, a)  {ERF}  {HALVED}", {"a": 1 / ROOT, "half": 0.5}),
+    "gelu, divided": (f"u = Div(z, a)  {ERF}  {HALVED}", {"a": ROOT, "half": 0.5}),
     "gelu, halved by a quotient": (
-        [
-            node("Div", ["z", "a"], ["u"]),
-            *ERF,
-            node("Div", ["z", "half"], ["p"]),
-            node("Mul", ["p", "h"], ["f"]),
-        ],
+        f"u = Div(z, a)  {ERF}  p = Div(z, half)  f = Mul(p, h)",
         {"a": ROOT, "half": 2.0},
     ),
-    "gelu by tanh": ([*TANH, *HALVED], {"a": math.sqrt(2 / math.pi), "b": 0.044715, "half": 0.5}),
-    "quick gelu": (
-        [
-            node("Mul", ["z", "a"], ["u"]),
-            node("Sigmoid", ["u"], ["s"]),
-            node("Mul", ["z", "s"], ["f"]),
-        ],
-        {"a": 1.702},
+    "gelu by tanh": (
+        f"{TANH}  {HALVED}",
+        {"a": math.sqrt(2 / math.pi), "b": 0.044715, "half": 0.5},
     ),
-    "quick gelu, divided": (
-        [
-            node("Div", ["z", "a"], ["u"]),
-            node("Sigmoid", ["u"], ["s"]),
-            node("Mul", ["s", "z"], ["f"]),
-        ],
-        {"a": 0.6},
-    ),
-    "hard swish": (
-        [node("HardSigmoid", ["z"], ["s"], alpha="a", beta=0.5), node("Mul", ["z", "s"], ["f"])],
-        {"a": 1 / 6},
-    ),
+    "quick gelu": ("u = Mul(z, a)  s = Sigmoid(u)  f = Mul(z, s)", {"a": 1.702}),
+    "quick gelu, divided": ("u = Div(z, a)  s = Sigmoid(u)  f = Mul(s, z)", {"a": 0.6}),
+    "hard swish": ("s = HardSigmoid<alpha={a}, beta=0.5>(z)  f = Mul(z, s)", {"a": 1 / 6}),
     "layer norm": (VARIANCE, {"eps": 0.3}),
     "divided by its norm": (
-        [
-            node("ReduceL2", ["z"], ["v"], axes=[-1]),
-            node("Div", ["v", "r"], ["t"]),
-            node("Max", ["t", "least"], ["s"]),
-            node("Div", ["z", "s"], ["f"]),
-        ],
+        "v = ReduceL2<axes=[-1]>(z)  t = Div(v, r)  s = Max(t, least)  f = Div(z, s)",
         {"r": 0.7, "least": 0.1},
     ),
     "attention": (
-        [
-            node("Transpose", ["z"], ["k"], perm=[0, 2, 1]),
-            node("MatMul", ["z", "k"], ["t"]),
-            node("Div", ["t", "a"], ["u"]),
-            node("Softmax", ["u"], ["s"], axis=-1),
-            node("MatMul", ["s", "z"], ["f"]),
-        ],
+        """k = Transpose<perm=[0, 2, 1]>(z)  t = MatMul(z, k)  u = Div(t, a)
+            s = Softmax<axis=-1>(u)  f = MatMul(s, z)""",
         {"a": math.sqrt(3.0)},
     ),
 }
 
 
-def with_numbers(nodes, numbers):
-    """The nodes, with numbers in place of the names that attributes hold."""
-    made = []
-    for item in nodes:
-        copy = type(item)()
-        copy.CopyFrom(item)
-        for attribute in copy.attribute:
-            if attribute.s.decode() in numbers:
-                value = float(numbers[attribute.s.decode()])
-                attribute.CopyFrom(helper.make_attribute(attribute.name, value))
-        made.append(copy)
-    return made
-
-
 def values(nodes, numbers, x=POINT):
-    """Every value of a macro layer in torch, at double precision."""
+    """Every value of a macro layer, with its numbers, in torch at double precision."""
     found = {name: torch.tensor(np.asarray(number, np.float64)) for name, number in numbers.items()}
     found["z"] = torch.tensor(x.astype(np.float64))[None]
-    for item in nodes:
+    for item in nodes_of(nodes.format(**numbers)):
         found.update(zip(item.output, onnx_torch.apply(item, found), strict=False))
     return found
 
@@ -147,21 +92,15 @@ def proto_of(nodes, numbers, at_point):
         node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value, F32)))
         for name, value in constants.items()
     ]
-    tail = [
-        node("Sub", ["f", "at_point"], ["e"]),
-        node("Mul", ["e", "large"], ["l"]),
-        node("MatMul", ["l", "w"], ["y"]),
-    ]
-    head = [node("Add", ["x", "point"], ["z"])]
     weight = np.array([[0.5], [-0.25], [1.0]], F32)
-    body = with_numbers(nodes, numbers)
-    return model([*literals, *head, *body, *tail], ("N", *POINT.shape), {"w": weight})
+    layers = f"""z = Add(x, point)  {nodes.format(**numbers)}  e = Sub(f, at_point)
+        l = Mul(e, large)  y = MatMul(l, w)"""
+    return model([*literals, *nodes_of(layers)], ("N", *POINT.shape), {"w": weight})
 
 
 def truth(nodes, numbers, at_point):
     """The norm of the gradient of the mean square of the output, to the trained matrix."""
-    body = with_numbers(nodes, numbers)
-    left = values(body, {**PLAIN, **numbers})["f"] - torch.tensor(np.asarray(at_point, np.float64))
+    left = values(nodes, {**PLAIN, **numbers})["f"] - torch.tensor(np.asarray(at_point, np.float64))
     weight = torch.tensor([[0.5], [-0.25], [1.0]], dtype=torch.float64, requires_grad=True)
     output = (left * LARGE) @ weight
     (gradient,) = torch.autograd.grad(output.square().mean(), weight)
@@ -171,14 +110,9 @@ def truth(nodes, numbers, at_point):
 def measured(name, units, path):
     """The truth about a gradient and an output of a macro layer, each with its bound."""
     nodes, ideal = MACROS[name]
-    numbers = {
-        **PLAIN,
-        **{
-            key: shifted(number, units + place) for place, (key, number) in enumerate(ideal.items())
-        },
-    }
-    exact = with_numbers(nodes, ideal)
-    at_point = values(exact, {**PLAIN, **ideal})["f"][0].numpy().astype(F32)
+    places = enumerate(ideal.items())
+    numbers = PLAIN | {key: shifted(item, units + place) for place, (key, item) in places}
+    at_point = values(nodes, {**PLAIN, **ideal})["f"][0].numpy().astype(F32)
     path.write_bytes(proto_of(nodes, numbers, at_point).SerializeToString())
     expected, reached = truth(nodes, numbers, at_point)
     imported = load_model(path, trusted=True, input_box=(0.0, 0.0))
@@ -226,14 +160,11 @@ def test_the_checker_certifies_a_gelu_by_tanh_with_numbers_of_its_own(tmp_path):
 def composite(op_type, **attributes):
     """An operator that is spelled out, of x + POINT, at opset 23."""
     literal = node("Constant", [], ["point"], value=numpy_helper.from_array(POINT[None]))
-    inputs = ["z", "z", "z"] if op_type == "Attention" else ["z"]
-    nodes = [
-        literal,
-        node("Add", ["x", "point"], ["z"]),
-        node(op_type, inputs, ["f"], **attributes),
-    ]
-    nodes.append(node("MatMul", ["f", "w"], ["y"]))
-    return model(nodes, ("N", 1, *POINT.shape), {"w": np.eye(3, dtype=F32)}, opset=23)
+    inputs = "z, z, z" if op_type == "Attention" else "z"
+    layers = f"z = Add(x, point)  f = {op_type}{listed(attributes)}({inputs})  y = MatMul(f, w)"
+    return model(
+        [literal, *nodes_of(layers)], ("N", 1, *POINT.shape), {"w": np.eye(3, dtype=F32)}, opset=23
+    )
 
 
 def test_irrational_numbers_of_definitions_are_not_rounded(tmp_path):

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.gradient_stats.measure import Network
 from lipcert.graph.ir import Parameter, parameters_of, viewed
 from lipcert.importer.load import load_model
 from lipcert.measure.gradient_norms import NormEngine
+from tests.core.lower.cases import listed
 from tests.importer.models import model, saved, weights
 from tests.measure.gradient_norms.oracle import network_of
 
-node = helper.make_node
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 
 
@@ -49,10 +49,7 @@ VIEWS = [
 def test_gain_of_a_view(tmp_path, kind, attributes, control, shape, gain):
     shape = (3, 4) if kind == "Transpose" else shape
     tensors = {"w": weights(*shape)} | {f"c{i}": item for i, item in enumerate(control)}
-    nodes = [
-        node(kind, ["w", *(f"c{i}" for i in range(len(control)))], ["v"], **attributes),
-        node("MatMul", ["x", "v"], ["y"]),
-    ]
+    nodes = f"v = {kind}{listed(attributes)}({', '.join(tensors)})  y = MatMul(x, v)"
     (operand,) = operands(load_model(saved(model(nodes, ("N", 4), tensors), tmp_path)))
     assert operand.parameter == "w"
     assert operand.gain == pytest.approx(gain, rel=1e-15)
@@ -60,11 +57,7 @@ def test_gain_of_a_view(tmp_path, kind, attributes, control, shape, gain):
 
 
 def test_tied_weights_are_one_parameter(tmp_path):
-    nodes = [
-        node("MatMul", ["x", "w"], ["h"]),
-        node("Transpose", ["w"], ["t"]),
-        node("MatMul", ["h", "t"], ["y"]),
-    ]
+    nodes = "h = MatMul(x, w)  t = Transpose(w)  y = MatMul(h, t)"
     imported = load_model(saved(model(nodes, ("N", 4), {"w": weights(4, 3)}), tmp_path))
     assert list(imported.graph.parameters) == ["w"]
     assert imported.graph.parameters["w"].shape == (4, 3)
@@ -73,11 +66,7 @@ def test_tied_weights_are_one_parameter(tmp_path):
 
 def test_what_a_weight_is_computed_from_is_trained(tmp_path):
     """w is used directly and inside w·w, where no operand shows it."""
-    nodes = [
-        node("Mul", ["w", "w"], ["s"]),
-        node("MatMul", ["x", "w"], ["h"]),
-        node("MatMul", ["h", "s"], ["y"]),
-    ]
+    nodes = "s = Mul(w, w)  h = MatMul(x, w)  y = MatMul(h, s)"
     imported = load_model(saved(model(nodes, ("N", 4), {"w": weights(4, 4)}), tmp_path))
     assert imported.graph.parameters == {"w": Parameter("w", (4, 4), computed=True)}
     assert not imported.diagnostics
@@ -89,11 +78,7 @@ def test_what_a_weight_is_computed_from_is_trained(tmp_path):
 def test_a_sum_of_two_weights_of_other_shapes_shows_both(tmp_path, a, b):
     width = np.broadcast_shapes(a, b)[-1]
     tensors = {"a": weights(*a), "b": weights(*b), "w": weights(4, width)}
-    nodes = [
-        node("Add", ["a", "b"], ["s"]),
-        node("MatMul", ["x", "w"], ["h"]),
-        node("Add", ["h", "s"], ["y"]),
-    ]
+    nodes = "s = Add(a, b)  h = MatMul(x, w)  y = Add(h, s)"
     imported = load_model(saved(model(nodes, (3, 4), tensors), tmp_path))
     is_clear = len(a) > 1  # a single number may be one of a formula
     shown = ["w", "a", "b"] if is_clear else ["w", "s"]
@@ -102,23 +87,20 @@ def test_a_sum_of_two_weights_of_other_shapes_shows_both(tmp_path, a, b):
 
 
 PLUS = [
-    ([("Add", "w c")], 3.0, 1.0),
-    ([("Add", "c w")], 3.0, 1.0),
-    ([("Sub", "w c")], -3.0, 1.0),
-    ([("Sub", "c w")], 3.0, -1.0),
-    ([("Add", "w c"), ("Mul", "t0 c")], 9.0, 3.0),
-    ([("Mul", "w c"), ("Add", "t0 c")], 3.0, 3.0),
-    ([("Add", "w c"), ("Neg", "t0"), ("Sub", "t1 c")], -6.0, -1.0),
-    ([("Slice", "w from to"), ("Add", "t0 c"), ("Pad", "t1 pads")], [3.0, 3.0, 0.0, 0.0], 1.0),
+    ("s = Add(w, c)", 3.0, 1.0),
+    ("s = Add(c, w)", 3.0, 1.0),
+    ("s = Sub(w, c)", -3.0, 1.0),
+    ("s = Sub(c, w)", 3.0, -1.0),
+    ("t = Add(w, c)  s = Mul(t, c)", 9.0, 3.0),
+    ("t = Mul(w, c)  s = Add(t, c)", 3.0, 3.0),
+    ("t = Add(w, c)  u = Neg(t)  s = Sub(u, c)", -6.0, -1.0),
+    ("t = Slice(w, one, three)  u = Add(t, c)  s = Pad(u, pads)", [3.0, 3.0, 0.0, 0.0], 1.0),
 ]
 
 
 def plus_graph(steps, tmp_path, w):
-    names = ["w", *(f"t{i}" for i in range(len(steps)))]
-    nodes = [node("Constant", [], ["c"], value_float=3.0)]
-    nodes += [node(kind, given.split(), [f"t{i}"]) for i, (kind, given) in enumerate(steps)]
-    nodes += [node("Mul", ["x", names[-1]], ["y"])]
-    tensors = {"w": w, "from": np.array([1]), "to": np.array([3]), "pads": np.array([0, 2])}
+    nodes = f"c = Constant<value_float=3.0>()  {steps}  y = Mul(x, s)"
+    tensors = {"w": w, "one": np.array([1]), "three": np.array([3]), "pads": np.array([0, 2])}
     return load_model(saved(model(nodes, ("N", 4), tensors), tmp_path))
 
 
@@ -141,24 +123,16 @@ def test_a_number_beside_the_entries_is_no_part_of_the_parameter(tmp_path, steps
 
 
 @pytest.mark.parametrize(
-    "steps",
-    [
-        [("Add", "w c"), ("Sqrt", "t0")],
-        [("Add", "w c"), ("Mul", "t0 w")],
-        [("Add", "w c"), ("Add", "t0 w")],
-        [("Add", "w c"), ("Reciprocal", "t0")],
-        [("Add", "w c"), ("Div", "c t0")],
-    ],
-    ids=str,
+    "last", ["Sqrt(t)", "Mul(t, w)", "Add(t, w)", "Reciprocal(t)", "Div(c, t)"]
 )
-def test_other_functions_of_such_a_sum_are_computed(tmp_path, steps):
-    imported = plus_graph(steps, tmp_path, np.abs(weights(4)) + 1)
+def test_other_functions_of_such_a_sum_are_computed(tmp_path, last):
+    imported = plus_graph(f"t = Add(w, c)  s = {last}", tmp_path, np.abs(weights(4)) + 1)
     assert imported.graph.parameters == {"w": Parameter("w", (4,), computed=True)}
 
 
 def test_gradients_by_a_parameter_with_a_number_beside_it(tmp_path):
     w, x = torch.tensor(weights(4)).double().requires_grad_(), torch.randn(5, 4).double()
-    graph = plus_graph([("Add", "w c")], tmp_path, weights(4)).graph
+    graph = plus_graph("s = Add(w, c)", tmp_path, weights(4)).graph
     found = NormEngine(network_of(graph)).measure(x, lambda out: (out**3).sum(1))
     losses = ((x * (3.0 + w)) ** 3).sum(1)
     true = [torch.autograd.grad(one, w, retain_graph=True)[0].norm().item() for one in losses]
@@ -166,40 +140,34 @@ def test_gradients_by_a_parameter_with_a_number_beside_it(tmp_path):
 
 
 SUMS = {
-    "a + b": ([("Add", "a b")], lambda a, b, c: a + b),
-    "a - b": ([("Sub", "a b")], lambda a, b, c: a - b),
-    "a + a + c": ([("Add", "a a"), ("Add", "t0 c")], lambda a, b, c: 2 * a + c),
-    "[a, 0, b]": ([("Concat", "a z b")], lambda a, b, c: torch.cat([a, 0 * a, b])),
-    "[0, a]": ([("ConstantOfShape", "four"), ("Concat", "t0 a")], lambda a, b, c: F.pad(a, (4, 0))),
+    "a + b": ("s = Add(a, b)", lambda a, b, c: a + b),
+    "a - b": ("s = Sub(a, b)", lambda a, b, c: a - b),
+    "a + a + c": ("t = Add(a, a)  s = Add(t, c)", lambda a, b, c: 2 * a + c),
+    "[a, 0, b]": ("s = Concat<axis=0>(a, z, b)", lambda a, b, c: torch.cat([a, 0 * a, b])),
+    "[0, a]": (
+        "t = ConstantOfShape(four)  s = Concat<axis=0>(t, a)",
+        lambda a, b, c: F.pad(a, (4, 0)),
+    ),
     "[[a, b], [c, a]]": (
-        [("Concat", "a b"), ("Concat", "c a"), ("Concat", "t0 t1")],
+        "t = Concat<axis=0>(a, b)  u = Concat<axis=0>(c, a)  s = Concat<axis=0>(t, u)",
         lambda a, b, c: torch.cat([a, b, c, a]),
     ),
     "[3 - b, a][1:]": (
-        [("Sub", "n b"), ("Concat", "t0 a"), ("Slice", "t1 from to"), ("Add", "t2 d")],
+        "t = Sub(n, b)  u = Concat<axis=0>(t, a)  v = Slice(u, one, eight)  s = Add(v, d)",
         lambda a, b, c: torch.cat([3 - b, a])[1:] + 1,
     ),
     "-[a, b + c, b]": (
-        [("Add", "b c"), ("Concat", "a t0 b"), ("Neg", "t1")],
+        "t = Add(b, c)  u = Concat<axis=0>(a, t, b)  s = Neg(u)",
         lambda a, b, c: -torch.cat([a, b + c, b]),
     ),
 }
 
 
 def sum_nodes(steps, last):
-    names = [f"t{i}" for i in range(len(steps))]
-    nodes = [
-        node("Constant", [], ["z"], value_floats=[0.0] * 4),
-        node("Constant", [], ["c"], value_floats=[1.0, 2.0, 3.0, 4.0]),
-        node("Constant", [], ["d"], value_floats=[1.0] * 7),
-        node("Constant", [], ["n"], value_float=3.0),
-    ]
-    for name, (kind, given) in zip(names, steps, strict=True):
-        axis = {"axis": 0} if kind == "Concat" else {}
-        nodes.append(node(kind, given.split(), [name], **axis))
-    if last == "Gemm":
-        return [*nodes, node("Gemm", ["x", "w", names[-1]], ["y"])]
-    return [*nodes, node("MatMul", ["x", "w"], ["h"]), node(last, ["h", names[-1]], ["y"])]
+    use = "y = Gemm(x, w, s)" if last == "Gemm" else f"h = MatMul(x, w)  y = {last}(h, s)"
+    return f"""z = Constant<value_floats={[0.0] * 4}>()  n = Constant<value_float=3.0>()
+        c = Constant<value_floats=[1.0, 2.0, 3.0, 4.0]>()  d = Constant<value_floats={[1.0] * 7}>()
+        {steps}  {use}"""
 
 
 @pytest.mark.sample(13)
@@ -212,12 +180,8 @@ def test_a_bias_may_be_a_sum(tmp_path, name, last):
     a, b = (torch.tensor(tensors[key]).double().requires_grad_() for key in "ab")
     c = torch.arange(1.0, 5.0, dtype=torch.float64)
     size = len(bias(a, b, c))
-    tensors |= {
-        "w": weights(4, size),
-        "from": np.array([1]),
-        "to": np.array([8]),
-        "four": np.array([4]),
-    }
+    tensors |= {"w": weights(4, size), "one": np.array([1]), "eight": np.array([8])}
+    tensors["four"] = np.array([4])
     if "b" not in name:
         del tensors["b"]
     proto = model(sum_nodes(steps, last), ("N", 4), tensors)
@@ -238,7 +202,7 @@ def test_a_bias_may_be_a_sum(tmp_path, name, last):
 @pytest.mark.parametrize("last", ["Mul", "Div"])
 def test_a_sum_that_is_no_bias_is_computed(tmp_path, last):
     tensors = {"a": weights(4), "b": weights(4, seed=2) ** 2 + 9, "w": weights(4, 4)}
-    proto = model(sum_nodes([("Add", "a b")], last), ("N", 4), tensors)
+    proto = model(sum_nodes("s = Add(a, b)", last), ("N", 4), tensors)
     imported = load_model(saved(proto, tmp_path))
     assert imported.graph.computed == ["a", "b"]
 
@@ -248,7 +212,7 @@ def test_a_sum_that_is_no_bias_is_computed(tmp_path, last):
 def test_a_weight_of_ones_is_no_constant(tmp_path, kind, numbers):
     """Times or over a weight of ones, as it may be before training: not the other weight alone."""
     tensors = {"w": np.ones((4, 3), np.float32), "g": np.array(numbers, np.float32)}
-    nodes = [node(kind, ["w", "g"], ["s"]), node("MatMul", ["x", "s"], ["y"])]
+    nodes = f"s = {kind}(w, g)  y = MatMul(x, s)"
     imported = load_model(saved(model(nodes, ("N", 4), tensors), tmp_path))
     parameters = imported.graph.parameters
     if len(numbers) == 1:  # which may be a number of a formula
@@ -260,14 +224,9 @@ def test_a_weight_of_ones_is_no_constant(tmp_path, kind, numbers):
 
 
 def test_constant_nodes_are_weights_only_in_slots_of_weights(tmp_path):
-    weight = numpy_helper.from_array(weights(4, 3))
-    nodes = [
-        node("Constant", [], ["w"], value=weight),
-        node("Constant", [], ["half"], value_float=0.5),
-        node("MatMul", ["x", "w"], ["h"]),
-        node("Mul", ["h", "half"], ["y"]),
-    ]
-    imported = load_model(saved(model(nodes, ("N", 4)), tmp_path))
+    nodes = """w = Constant<value=float[2, 3]{0.1, -2, 3, 0.4, 5, 6}>()
+        half = Constant<value_float=0.5>()  h = MatMul(x, w)  y = Mul(h, half)"""
+    imported = load_model(saved(model(nodes, ("N", 2)), tmp_path))
     assert [operand.parameter for operand in operands(imported)] == ["w", None]
 
 
@@ -276,8 +235,9 @@ def test_running_statistics_are_not_trained(tmp_path):
         f"bn.{name}": np.ones(4, np.float32)
         for name in ("weight", "bias", "running_mean", "running_var")
     }
-    op = node("BatchNormalization", ["x", *tensors], ["y"])
-    imported = load_model(saved(model([op], ("N", 4, 3), tensors), tmp_path))
+    names = '", "'.join(tensors)
+    nodes = f'y = BatchNormalization(x, "{names}")'
+    imported = load_model(saved(model(nodes, ("N", 4, 3), tensors), tmp_path))
     assert set(imported.graph.parameters) == {"bn.weight", "bn.bias"}
 
 
@@ -285,11 +245,8 @@ def test_running_statistics_are_not_trained(tmp_path):
     "name", ["running_mean_head.weight", "net.running_various", "moving_meanness"]
 )
 def test_a_name_that_only_begins_like_a_statistic_is_a_parameter(tmp_path, name):
-    imported = load_model(
-        saved(
-            model([node("MatMul", ["x", name], ["y"])], ("N", 4), {name: weights(4, 3)}), tmp_path
-        )
-    )
+    proto = model(f'y = MatMul(x, "{name}")', ("N", 4), {name: weights(4, 3)})
+    imported = load_model(saved(proto, tmp_path))
     assert set(imported.graph.parameters) == {name}
 
 
@@ -297,17 +254,14 @@ def test_a_name_that_only_begins_like_a_statistic_is_a_parameter(tmp_path, name)
     "name", ["running_mean_1", "bn/moving_mean/read:0", "bn.moving_variance__7"]
 )
 def test_exporters_number_the_names_of_statistics(tmp_path, name):
-    op = node("Add", ["x", name], ["y"])
-    imported = load_model(saved(model([op], ("N", 4), {name: weights(4)}), tmp_path))
+    nodes = f'y = Add(x, "{name}")'
+    imported = load_model(saved(model(nodes, ("N", 4), {name: weights(4)}), tmp_path))
     assert not imported.graph.parameters
 
 
 def test_anonymous_names_are_noted(tmp_path):
-    proto = model(
-        [node("MatMul", ["x", "onnx::MatMul_7"], ["y"])],
-        ("N", 4),
-        {"onnx::MatMul_7": weights(4, 3)},
-    )
+    tensors = {"onnx::MatMul_7": weights(4, 3)}
+    proto = model('y = MatMul(x, "onnx::MatMul_7")', ("N", 4), tensors)
     imported = load_model(saved(proto, tmp_path))
     assert [item.code for item in imported.diagnostics] == ["LC023"]
     assert not imported.graph.parameters["onnx::MatMul_7"].folded
@@ -317,7 +271,7 @@ LINEAR = "target=torch.ops.aten.linear.default](args = (%x, %p_w), kwargs = {})"
 
 
 def test_transposed_copy_is_a_view_of_the_listed_parameter(tmp_path):
-    proto = model([node("MatMul", ["x", "val_1"], ["y"])], ("N", 4), {"val_1": weights(4, 3)})
+    proto = model("y = MatMul(x, val_1)", ("N", 4), {"val_1": weights(4, 3)})
     with_metadata(
         proto,
         "x: USER_INPUT\np_w: PARAMETER target='fc.weight'\n",
@@ -332,10 +286,7 @@ def test_transposed_copy_is_a_view_of_the_listed_parameter(tmp_path):
 def test_shared_copies_of_two_parameters_are_told_apart(tmp_path):
     """An optimiser stores two equal LayerNorm weights once; training does not."""
     call = "target=torch.ops.aten.layer_norm.default](args = (%x, [4], %p_{0}), kwargs = {{}})"
-    nodes = [
-        node("LayerNormalization", ["x", "n1"], ["h"]),
-        node("LayerNormalization", ["h", "n1"], ["y"]),
-    ]
+    nodes = "h = LayerNormalization(x, n1)  y = LayerNormalization(h, n1)"
     proto = model(nodes, ("N", 4), {"n1": np.ones(4, np.float32)})
     signature = "p_n1: PARAMETER target='n1'\np_n2: PARAMETER target='n2'\n"
     with_metadata(
@@ -352,7 +303,7 @@ def test_shared_copies_of_two_parameters_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize("as_exported", [False, True])
 def test_missing_parameters_mark_what_is_left(tmp_path, as_exported):
-    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    proto = model("y = MatMul(x, w)", ("N", 4), {"w": weights(4, 3)})
     with_metadata(
         proto, "x: USER_INPUT\np_w: PARAMETER target='w'\np_g: PARAMETER target='bn.weight'\n"
     )
@@ -365,20 +316,20 @@ def test_missing_parameters_mark_what_is_left(tmp_path, as_exported):
 
 
 def test_buffers_are_not_parameters(tmp_path):
-    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    proto = model("y = MatMul(x, w)", ("N", 4), {"w": weights(4, 3)})
     with_metadata(proto, "b_w: BUFFER target='w' persistent=True\n")
     assert not load_model(saved(proto, tmp_path)).graph.parameters
 
 
 def test_training_mode_is_read_from_the_metadata(tmp_path):
-    proto = model([node("Relu", ["x"], ["y"])], ("N", 4))
+    proto = model("y = Relu(x)", ("N", 4))
     with_metadata(proto, "# outputs\ng: BUFFER_MUTATION target='bn.running_mean'\n")
     with pytest.raises(UnsupportedModelError, match="LC011"):
         load_model(saved(proto, tmp_path))
 
 
 def test_initializers_that_are_inputs(tmp_path):
-    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    proto = model("y = MatMul(x, w)", ("N", 4), {"w": weights(4, 3)})
     proto.graph.input.append(helper.make_tensor_value_info("w", 1, [4, 3]))
     imported = load_model(saved(proto, tmp_path))
     assert [item.code for item in imported.diagnostics] == ["LC020"]
@@ -387,8 +338,7 @@ def test_initializers_that_are_inputs(tmp_path):
 def test_a_tensor_with_a_use_that_no_rule_follows(tmp_path):
     """The running mean of one layer is the shift of another: its gradient is not followed."""
     tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
-    nodes = [node("BatchNormalization", ["x", *"sbmv"], ["h"]), node("Add", ["h", "c"], ["y"])]
-    nodes.insert(0, node("Unsqueeze", ["m", "a"], ["c"]))
+    nodes = "c = Unsqueeze(m, a)  h = BatchNormalization(x, s, b, m, v)  y = Add(h, c)"
     proto = model(nodes, ("N", 4, 3), tensors | {"a": np.array([1])})
     imported = load_model(saved(proto, tmp_path))
     assert imported.graph.parameters["m"].folded
@@ -397,24 +347,17 @@ def test_a_tensor_with_a_use_that_no_rule_follows(tmp_path):
 
 def test_a_listed_parameter_used_as_a_statistic(tmp_path):
     tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
-    proto = model([node("BatchNormalization", ["x", *"sbmv"], ["y"])], ("N", 4, 3), tensors)
+    proto = model("y = BatchNormalization(x, s, b, m, v)", ("N", 4, 3), tensors)
     listed = "".join(f"p_{name}: PARAMETER target='{name}'\n" for name in "sbm")
     with pytest.raises(UnsupportedModelError, match="LC003"):
         load_model(saved(with_metadata(proto, listed), tmp_path))
 
 
 def test_a_recurrent_start_from_zero_keeps_the_parameters(tmp_path):
-    nodes = [
-        node("Gemm", ["h0", "w", "b"], ["h"]),
-        node("MatMul", ["x", "u"], ["i"]),
-        node("Add", ["i", "h"], ["a"]),
-        node("Tanh", ["a"], ["h1"]),
-        node("Gemm", ["h1", "w", "b"], ["y"]),
-    ]
-    tensors = {"h0": np.zeros((1, 3), np.float32), "w": weights(3, 3), "b": weights(3)}
-    zero = node("Constant", [], ["h0"], value=helper.make_tensor("t", 1, (1, 3), [0.0] * 3))
-    del tensors["h0"]
-    proto = model([zero, *nodes], ("N", 2), {**tensors, "u": weights(2, 3)})
+    nodes = """h0 = Constant<value=float[1, 3]{0, 0, 0}>()  h = Gemm(h0, w, b)  i = MatMul(x, u)
+        a = Add(i, h)  h1 = Tanh(a)  y = Gemm(h1, w, b)"""
+    tensors = {"w": weights(3, 3), "b": weights(3), "u": weights(2, 3)}
+    proto = model(nodes, ("N", 2), tensors)
     graph = load_model(saved(proto, tmp_path), trusted=True).graph
     assert {name for name, item in graph.parameters.items() if not item.folded} == {"w", "b", "u"}
 
@@ -424,7 +367,7 @@ def test_a_recurrent_start_from_zero_keeps_the_parameters(tmp_path):
 )
 def test_a_note_of_a_folded_layer_holds_without_a_signature(rule, folded, tmp_path):
     """torch.onnx.export(opset_version=17) converts the file, and of its notes this one is left."""
-    nodes = [helper.make_node("Gemm", ["x", "f.0.weight"], ["y"], transB=1)]
+    nodes = 'y = Gemm<transB=1>(x, "f.0.weight")'
     proto = model(nodes, ("N", 4), {"f.0.weight": weights(3, 4)})
     proto.producer_name = "pytorch"
     proto.graph.node[0].metadata_props.add(key="pkg.onnxscript.rewriter.rule_name", value=rule)

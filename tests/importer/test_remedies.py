@@ -14,32 +14,27 @@ from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
 
-node = helper.make_node
 ONE = np.array(1.0, np.float32)
 
 
 def two_inputs(batch):
-    proto = model([node("Add", ["x", "z"], ["y"])], ("N", 4))
+    proto = model("y = Add(x, z)", ("N", 4))
     proto.graph.input.append(helper.make_tensor_value_info("z", 1, [batch, 4]))
     return proto
 
 
 def resized(*inputs, **tensors):
-    op = node("Resize", ["x", "", *inputs], ["y"], mode="nearest")
-    return model([op], ("N", 1, 4, 4), tensors)
+    nodes = f'y = Resize<mode="nearest">(x, , {", ".join(inputs)})'
+    return model(nodes, ("N", 1, 4, 4), tensors)
 
 
 def reshaped(*sizes, shape=("N", 4, 6)):
-    nodes = [node("Reshape", ["x", "s"], ["r"]), node("Relu", ["r"], ["y"])]
+    nodes = "r = Reshape(x, s)  y = Relu(r)"
     return model(nodes, shape, {"s": np.array(sizes)})
 
 
 def counted(batch):
-    nodes = [
-        node("Size", ["x"], ["n"]),
-        node("Cast", ["n"], ["f"], to=1),
-        node("Div", ["x", "f"], ["y"]),
-    ]
+    nodes = "n = Size(x)  f = Cast<to=1>(n)  y = Div(x, f)"
     return model(nodes, (batch, 4))
 
 
@@ -48,34 +43,30 @@ def masked(*hidden):
     for row in hidden:
         mask[:, row, :] = -np.inf
     mask[:, 0, 1] = -np.inf
-    nodes = [
-        node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
-        node("MatMul", ["x", "t"], ["s"]),
-        node("Add", ["s", "mask"], ["m"]),
-        node("Softmax", ["m"], ["p"], axis=-1),
-        node("MatMul", ["p", "x"], ["y"]),
-    ]
+    nodes = """t = Transpose<perm=[0, 2, 1]>(x)  s = MatMul(x, t)  m = Add(s, mask)
+        p = Softmax<axis=-1>(m)  y = MatMul(p, x)"""
     return model(nodes, ("N", 3, 4), {"mask": mask})
 
 
-def embedded(*first, **attributes):
+def embedded(moved="Identity", axis=0):
     """Numbers x of rows, moved on before a row is chosen by each."""
-    nodes = [*first, node("Gather", ["w", "i"], ["e"], **attributes), node("Relu", ["e"], ["y"])]
+    nodes = f"i = {moved}(x)  e = Gather<axis={axis}>(w, i)  y = Relu(e)"
     return model(nodes, ("N", 4), {"w": weights(9, 3)}, dtype=7)
 
 
 def statistics(kind):
     tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
-    proto = model([node("BatchNormalization", ["x", *"sbmv"], ["y"])], ("N", 4, 3), tensors)
+    proto = model("y = BatchNormalization(x, s, b, m, v)", ("N", 4, 3), tensors)
     kinds = {"s": "PARAMETER", "b": "PARAMETER", "m": kind}
     listed = "".join(f"p_{name}: {word} target='{name}'\n" for name, word in kinds.items())
     return with_metadata(proto, listed)
 
 
-def training(*outputs, **attributes):
+def training(mode):
     tensors = {name: np.ones(4, np.float32) for name in "sbmv"}
-    op = node("BatchNormalization", ["x", *"sbmv"], ["y", *outputs], **attributes)
-    return model([op], ("N", 4, 3), tensors)
+    outputs = "y, m2, v2" if mode else "y"
+    nodes = f"{outputs} = BatchNormalization<training_mode={mode}>(x, s, b, m, v)"
+    return model(nodes, ("N", 4, 3), tensors)
 
 
 REFUSALS = {
@@ -85,57 +76,53 @@ REFUSALS = {
         resized("scales", scales=np.array([1, 1, 2, 2], np.float32)),
     ),
     "LC008 fixed sizes for all other axes": (
-        model([node("Relu", ["x"], ["y"])], ("N", "T")),
-        model([node("Relu", ["x"], ["y"])], ("N", 8)),
+        model("y = Relu(x)", ("N", "T")),
+        model("y = Relu(x)", ("N", 8)),
     ),
     "LC008 fixed batch size of 1": (counted("N"), counted(1)),
     "LC007 keep one axis for the batch only": (reshaped(-1, 2, 8), reshaped(0, 3, 8)),
     "LC007 use a layer that treats every example separately": (
-        model([node("ReduceMean", ["x"], ["y"], axes=[0])], ("N", 4)),
-        model([node("LayerNormalization", ["x", "s"], ["y"])], ("N", 4), {"s": np.ones(4, "f4")}),
+        model("y = ReduceMean<axes=[0]>(x)", ("N", 4)),
+        model("y = LayerNormalization(x, s)", ("N", 4), {"s": np.ones(4, "f4")}),
     ),
     "LC005 without its discrete head": (
-        model([node("Tanh", ["x"], ["h"]), node("Round", ["h"], ["y"])], ("N", 4)),
-        model([node("Tanh", ["x"], ["y"])], ("N", 4)),
+        model("h = Tanh(x)  y = Round(h)", ("N", 4)),
+        model("y = Tanh(x)", ("N", 4)),
     ),
     "LC006 choose rows": (
-        embedded(node("Abs", ["x"], ["i"])),
-        embedded(node("Identity", ["x"], ["i"])),
+        embedded("Abs"),
+        embedded(),
     ),
     "LC006 (axis 0)": (
-        embedded(node("Identity", ["x"], ["i"]), axis=1),
-        embedded(node("Identity", ["x"], ["i"]), axis=0),
+        embedded(axis=1),
+        embedded(axis=0),
     ),
     "LC006 cast them to floats": (
-        model([node("Abs", ["x"], ["y"])], ("N", 4), dtype=7),
-        model([node("Cast", ["x"], ["f"], to=1), node("Abs", ["f"], ["y"])], ("N", 4), dtype=7),
+        model("y = Abs(x)", ("N", 4), dtype=7),
+        model("f = Cast<to=1>(x)  y = Abs(f)", ("N", 4), dtype=7),
     ),
     "LC005 weigh all by a softmax": (
-        model([node("TopK", ["x"], ["v", "i"], k=2), node("Neg", ["i"], ["y"])], ("N", 4), opset=9),
-        model([node("Softmax", ["x"], ["y"])], ("N", 4)),
+        model("v, i = TopK<k=2>(x)  y = Neg(i)", ("N", 4), opset=9),
+        model("y = Softmax(x)", ("N", 4)),
     ),
-    "LC011 evaluation mode": (training("m2", "v2", training_mode=1), training()),
+    "LC011 evaluation mode": (training(1), training(0)),
     "LC003 freeze them: buffers": (statistics("PARAMETER"), statistics("BUFFER")),
     "LC014 let every query see a token": (masked(2), masked()),
     "LC003 supported operators, or opset 17-20": (
-        model([node("Add", ["x", "c"], ["y"], broadcast=1, axis=0)], ("N", 4), {"c": ONE}, opset=5),
-        model([node("Add", ["x", "c"], ["y"])], ("N", 4), {"c": ONE}),
+        model("y = Add<broadcast=1, axis=0>(x, c)", ("N", 4), {"c": ONE}, opset=5),
+        model("y = Add(x, c)", ("N", 4), {"c": ONE}),
     ),
     "LC005 write soft shrinkage with Relu": (
-        model([node("Shrink", ["x"], ["y"], lambd=0.5)], ("N", 4)),
+        model("y = Shrink<lambd=0.5>(x)", ("N", 4)),
         model(
-            [
-                node("Sub", ["x", "h"], ["a"]), node("Relu", ["a"], ["p"]),
-                node("Neg", ["x"], ["m"]), node("Sub", ["m", "h"], ["b"]),
-                node("Relu", ["b"], ["q"]), node("Sub", ["p", "q"], ["y"]),
-            ],
+            "a = Sub(x, h)  p = Relu(a)  m = Neg(x)  b = Sub(m, h)  q = Relu(b)  y = Sub(p, q)",
             ("N", 4),
             {"h": np.array(0.5, np.float32)},
         ),
     ),
     "LC005 use Relu(x - alpha)": (
-        model([node("ThresholdedRelu", ["x"], ["y"])], ("N", 4)),
-        model([node("Sub", ["x", "c"], ["d"]), node("Relu", ["d"], ["y"])], ("N", 4), {"c": ONE}),
+        model("y = ThresholdedRelu(x)", ("N", 4)),
+        model("d = Sub(x, c)  y = Relu(d)", ("N", 4), {"c": ONE}),
     ),
 }  # fmt: skip
 
@@ -153,7 +140,7 @@ def test_the_remedy_of_a_refusal(tmp_path, case):
 
 
 def test_the_remedy_for_an_output_behind_a_step(tmp_path):
-    nodes = [node("Tanh", ["x"], ["h"]), node("ArgMax", ["h"], ["y"], axis=1)]
+    nodes = "h = Tanh(x)  y = ArgMax<axis=1>(h)"
     proto = model(nodes, ("N", 4), outputs=("y",))
     proto.graph.output[0].type.tensor_type.elem_type = 7
     path = saved(proto, tmp_path)
@@ -164,11 +151,10 @@ def test_the_remedy_for_an_output_behind_a_step(tmp_path):
 
 @pytest.mark.parametrize("place", [0, 4])
 def test_outputs_that_choose_or_copy_are_left_aside(tmp_path, place):
-    nodes = [node("Tanh", ["x"], ["h"]), node("TopK", ["h", "k"], ["largest", "at"])]
+    nodes = """h = Tanh(x)  largest, at = TopK(h, k)  same = Identity(x)  version = Identity(k)
+        c = ArgMax<axis=1>(h)  y = Squeeze(c)"""
     others = ["y", "at", "same", "version"]
     others.insert(place, "h")
-    nodes += [node("Identity", ["x"], ["same"]), node("Identity", ["k"], ["version"])]
-    nodes += [node("ArgMax", ["h"], ["c"], axis=1), node("Squeeze", ["c"], ["y"])]
     proto = model(nodes, ("N", 4), {"k": np.array([2])}, outputs=others)
     assert load_model(saved(proto, tmp_path)).graph.output_name == "h"
     proto.graph.output.append(helper.make_tensor_value_info("largest", 1, None))
@@ -178,7 +164,7 @@ def test_outputs_that_choose_or_copy_are_left_aside(tmp_path, place):
 
 
 def overridable(*, kept):
-    proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
+    proto = model("y = MatMul(x, w)", ("N", 4), {"w": weights(4, 3)})
     if kept:  # keep_initializers_as_inputs
         proto.graph.input.append(helper.make_tensor_value_info("w", 1, [4, 3]))
     return proto
@@ -191,8 +177,8 @@ NOTES = {
         reshaped(-1, 24, shape=("N", 4, 6)),
     ),
     "LC022 symbolic batch axis": (
-        model([node("Relu", ["x"], ["y"])], (5, 4)),
-        model([node("Relu", ["x"], ["y"])], ("N", 4)),
+        model("y = Relu(x)", (5, 4)),
+        model("y = Relu(x)", ("N", 4)),
     ),
 }
 
@@ -210,12 +196,8 @@ def test_the_remedy_of_a_note(tmp_path, case):
 
 def test_a_network_ends_before_a_tail_without_weights(tmp_path):
     """As classifiers of scikit-learn are written: the class, and a list of numbers by class."""
-    nodes = [
-        node("MatMul", ["x", "w"], ["scores"]),
-        node("Softmax", ["scores"], ["shares"]),
-        node("ArgMax", ["shares"], ["class"], axis=1),
-        node("ZipMap", ["shares"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
-    ]
+    nodes = """scores = MatMul(x, w)  shares = Softmax(scores)  class = ArgMax<axis=1>(shares)
+        y = ai.onnx.ml.ZipMap<classlabels_int64s=[0, 1]>(shares)"""
     proto = model(nodes, ("N", 3), {"w": weights(3, 2)})
     proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
     proto.graph.output.append(helper.make_tensor_value_info("class", 7, None))

@@ -82,7 +82,7 @@ def test_group_norms_with_default_weights_stay_tied_under_made_up_names(tmp_path
 
 
 def two_uses(first, second, producer="pytorch", array=None):
-    nodes = [node("MatMul", ["x", first], ["h"]), node("MatMul", ["h", second], ["y"])]
+    nodes = f'h = MatMul(x, "{first}")  y = MatMul(h, "{second}")'
     array = weights(4, 4) if array is None else array
     proto = model(nodes, ("N", 4), dict.fromkeys(dict.fromkeys([first, second]), array))
     proto.producer_name = producer
@@ -100,7 +100,7 @@ def test_made_up_copies_of_equal_numbers_are_tied(tmp_path, producer):
 def test_a_made_up_copy_is_tied_to_the_matrix_that_it_transposes(tmp_path, name, turned):
     """As of an autoencoder with tied weights: the gradient has a share of both uses."""
     own = weights(4, 4)
-    nodes = [node("MatMul", ["x", "onnx::MatMul_7"], ["h"]), node("MatMul", ["h", name], ["y"])]
+    nodes = f'h = MatMul(x, "onnx::MatMul_7")  y = MatMul(h, "{name}")'
     proto = model(nodes, ("N", 4), {"onnx::MatMul_7": own.T if turned else own, name: own})
     proto.producer_name = "pytorch"
     imported = load_model(saved(proto, tmp_path), trusted=True)

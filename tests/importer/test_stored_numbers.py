@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from lipcert.analysis.pipeline import analyze
 from lipcert.errors import UnsupportedModelError
@@ -13,49 +12,27 @@ from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
 
-node = helper.make_node
-
 
 def norm(centred=True, inverse=False):
-    first = [node("ReduceMean", ["x"], ["m"], axes=[-1]), node("Sub", ["x", "m"], ["d"])]
+    first = "m = ReduceMean<axes=[-1]>(x)  d = Sub(x, m)" if centred else ""
     value = "d" if centred else "x"
-    last = [node("Div", [value, "r"], ["n"])]
-    if inverse:
-        last = [node("Div", ["one", "r"], ["i"]), node("Mul", [value, "i"], ["n"])]
-    nodes = [
-        *(first if centred else []),
-        node("Pow", [value, "two"], ["q"]),
-        node("ReduceMean", ["q"], ["v"], axes=[-1]),
-        node("Add", ["v", "eps"], ["e"]),
-        node("Sqrt", ["e"], ["r"]),
-        *last,
-        node("Mul", ["n", "g"], ["y"]),
-    ]
+    last = f"i = Div(one, r)  n = Mul({value}, i)" if inverse else f"n = Div({value}, r)"
+    nodes = f"""{first}  q = Pow({value}, two)  v = ReduceMean<axes=[-1]>(q)  e = Add(v, eps)
+        r = Sqrt(e)  {last}  y = Mul(n, g)"""
     return nodes, {"two": 2.0, "eps": 1e-5, "one": 1.0}, {"g": weights(6)}
 
 
 def attention(kind):
-    nodes = [
-        *(node("MatMul", ["x", f"w{name}"], [name]) for name in "qkv"),
-        node("Transpose", ["k"], ["t"], perm=[0, 2, 1]),
-        node("MatMul", ["q", "t"], ["s"]),
-        node(kind, ["s", "scale"], ["c"]),
-        node("Softmax", ["c"], ["p"], axis=-1),
-        node("MatMul", ["p", "v"], ["y"]),
-    ]
+    nodes = f"""q = MatMul(x, wq)  k = MatMul(x, wk)  v = MatMul(x, wv)
+        t = Transpose<perm=[0, 2, 1]>(k)  s = MatMul(q, t)  c = {kind}(s, scale)
+        p = Softmax<axis=-1>(c)  y = MatMul(p, v)"""
     scale = math.sqrt(6.0) if kind == "Div" else 1.0 / math.sqrt(6.0)
     return nodes, {"scale": scale}, {f"w{name}": weights(6, 6) for name in "qkv"}
 
 
 def gelu():
-    nodes = [
-        node("MatMul", ["x", "w"], ["a"]),
-        node("Div", ["a", "root"], ["d"]),
-        node("Erf", ["d"], ["e"]),
-        node("Add", ["e", "one"], ["p"]),
-        node("Mul", ["a", "p"], ["m"]),
-        node("Mul", ["m", "half"], ["y"]),
-    ]
+    nodes = """a = MatMul(x, w)  d = Div(a, root)  e = Erf(d)  p = Add(e, one)  m = Mul(a, p)
+        y = Mul(m, half)"""
     return nodes, {"root": math.sqrt(2.0), "one": 1.0, "half": 0.5}, {"w": weights(6, 6)}
 
 
@@ -110,18 +87,14 @@ def test_what_is_listed_as_trained_is_no_number(tmp_path, case, name):
 
 def test_a_learned_slope_of_a_gate_stays_one(tmp_path):
     """x·sigmoid(βx) with β = 0.5, which is also a number of GELU."""
-    nodes = [
-        node("Mul", ["x", "beta"], ["b"]),
-        node("Sigmoid", ["b"], ["s"]),
-        node("Mul", ["x", "s"], ["y"]),
-    ]
+    nodes = "b = Mul(x, beta)  s = Sigmoid(b)  y = Mul(x, s)"
     proto = model(nodes, ("N", 6), {"beta": np.array(0.5, np.float32)})
     assert set(load_model(saved(proto, tmp_path)).graph.parameters) == {"beta"}
 
 
 def test_limits_of_a_clip(tmp_path):
     tensors = {"low": np.array(0.0, np.float32), "high": np.array(6.0, np.float32)}
-    proto = model([node("Clip", ["x", *tensors], ["y"])], ("N", 6), tensors)
+    proto = model("y = Clip(x, low, high)", ("N", 6), tensors)
     assert not load_model(saved(proto, tmp_path)).graph.parameters
 
 
@@ -129,15 +102,15 @@ def test_limits_of_a_clip(tmp_path):
 @pytest.mark.parametrize("added", ["x", "m"])
 @pytest.mark.parametrize("name", ["floor", "norm.floor"])
 def test_a_floor_is_one_below_a_divisor(tmp_path, kind, added, name):
-    nodes = [node("ReduceL2", ["x"], ["s"], axes=[1]), node("Max", ["s", name], ["m"])]
-    nodes += [node(kind, ["x", "m"], ["n"]), node("Add", ["n", added], ["y"])]
+    nodes = f'''s = ReduceL2<axes=[1]>(x)  m = Max(s, "{name}")  n = {kind}(x, m)
+        y = Add(n, {added})'''
     proto = model(nodes, ("N", 6), {name: np.array(1e-3, np.float32)})
     found = set(load_model(saved(proto, tmp_path)).graph.parameters)
     assert found == ({name} - {"floor"} if (kind, added) == ("Div", "x") else {name})
 
 
 def test_the_sixth_of_a_hard_swish_is_no_parameter(tmp_path):
-    nodes = [node("HardSwish", ["x"], ["h"]), node("Mul", ["h", "sixth"], ["y"])]
+    nodes = "h = HardSwish(x)  y = Mul(h, sixth)"
     proto = model(nodes, ("N", 6), {"sixth": np.array(1 / 6, np.float32)})
     assert not load_model(saved(proto, tmp_path)).graph.parameters
 
@@ -146,13 +119,8 @@ def test_the_sixth_of_a_hard_swish_is_no_parameter(tmp_path):
 def test_a_number_that_one_node_takes_for_fixed(tmp_path, name, is_trained):
     """The 6 of relu6(x + 3)·x/6, stored once: the limit of a Clip is no weight."""
     numbers = {"three": 3.0, "low": 0.0, name: 6.0}
-    nodes = [
-        node("MatMul", ["x", "w"], ["a"]),
-        node("Add", ["a", "three"], ["b"]),
-        node("Clip", ["b", "low", name], ["c"]),
-        node("Mul", ["a", "c"], ["d"]),
-        node("Div", ["d", name], ["y"]),
-    ]
+    nodes = f"""a = MatMul(x, w)  b = Add(a, three)  c = Clip(b, low, "{name}")  d = Mul(a, c)
+        y = Div(d, "{name}")"""
     stored = {key: np.array(number, np.float32) for key, number in numbers.items()}
     imported = load_model(saved(model(nodes, ("N", 6), {"w": weights(6, 6), **stored}), tmp_path))
     assert (name in imported.graph.parameters) is is_trained

@@ -26,10 +26,10 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes):
 
 
 def nodes_of(text: str) -> list[NodeProto]:
-    """The nodes that are written in the notation of ONNX: `m = ReduceMean<axes=[1]>(x)`."""
+    """The nodes that are written in the notation of ONNX: `[name] m = ReduceMean<axes=[1]>(x)`."""
     found = list(parser.parse_graph(f"text (x) => (y) {{ {text} }}").node)
     for item in found:
-        item.name = f"{item.op_type}_{' '.join(item.output)}"
+        item.name = item.name or f"{item.op_type}_{' '.join(item.output)}"
     return found
 
 
