@@ -277,16 +277,6 @@ def test_numbers_that_bound_nothing_are_refused(tmp_path: Path, number: str) -> 
     assert compare(file, file).exit_code == 3
 
 
-@pytest.mark.parametrize(
-    "words",
-    [[], ["one"], ["a", "b", "c"], *(["a", "b", "--tolerance", x] for x in ("-1", "nan", "inf"))],
-)
-def test_a_wrong_request_is_2(words: list[str]) -> None:
-    done = compare(*words)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("lipcert: error: ")
-
-
 def test_statements_hold_every_claim(files: tuple[Path, Path]) -> None:
     data = files[0].read_bytes()
     certificate, statement = read_certificate(data), read_statement("c", json.loads(data), data)

@@ -32,32 +32,6 @@ def test_no_finite_sensitivity_is_3_after_the_report(engine: Engine, output_form
     assert "conv1" in result.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["analyze"],
-        ["analyze", "a.onnx", "b.onnx"],
-        ["analyze", "a.onnx", "--no-such-option"],
-        ["analyze", "a.onnx", "--format", "yaml"],
-        ["analyze", "a.onnx", "--input-norm", "-1"],
-        ["analyze", "a.onnx", "--input-norm", "many"],
-        ["analyze", "a.onnx", "--input-box", "1", "0"],
-        ["analyze", "a.onnx", "--report", "yaml=x"],
-        ["analyze", "a.onnx", "--constraint", "spectral"],
-        ["analyze", "a.onnx", "--constraint", "nuclear:1"],
-        ["no-such-verb"],
-        ["explain", "no.such.rule"],
-        ["inspect"],
-    ],
-)
-def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> None:
-    result = call(*words)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("lipcert: error: ")
-    assert "Traceback" not in result.stderr
-
-
 @pytest.mark.parametrize("words", [[], ["trace"], ["config"]])
 def test_no_verb_at_all_is_answered_with_the_help(words: list[str]) -> None:
     result = call(*words)

@@ -91,27 +91,6 @@ def test_text_and_csv(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*RUN, "--steps", "40"], "give two of"),
-        ([*RUN, "--noise-multiplier", "1"], "give two of"),
-        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--target-epsilon", "1"], "give two of"),
-        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--epochs", "1"], "exactly one"),
-        ([*RUN, "--target-epsilon", "1", "--steps", "4", "--noised-groups", "2"], "noise-multipl"),
-        ([*RUN[2:], "--noise-multiplier", "1", "--steps", "4"], "dataset-size"),
-        ([*RUN[:6], "--noise-multiplier", "1", "--steps", "4"], "sampling"),
-        ([], "Also missing: --dataset-size N, --sampling poisson|"),
-    ],
-)
-def test_usage_errors_are_one_line_and_leave_with_two(words, message) -> None:
-    code, out, err = call(*words)
-    assert (code, out) == (2, "")
-    assert err.startswith("lipcert: error: ")
-    assert message in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("words", "code"),
     [
         (["--divisor", "batch-size"], "LC401"),

@@ -113,9 +113,14 @@ def audited(folder: Path, verdict: str = "pass") -> Any:
     return found
 
 
-def loop(private: Private, script: str) -> None:
-    """Lines of a training script, once a batch (x, y) is drawn; its objects have their names."""
-    x, y = first(private)
-    names = {"model": private.model, "criterion": private.criterion, "half": len(x) // 2}
-    names |= {"optimizer": private.optimizer, "private": private, "x": x, "y": y}
-    exec(script, {"torch": torch, "nn": nn, **names})
+def lines(private: Private, script: str, **further: Any) -> None:
+    """Do lines of a training script, in which the objects of a run have their names."""
+    names: dict[str, Any] = {"torch": torch, "nn": nn, "private": private, "model": private.model}
+    names |= {"criterion": private.criterion, "optimizer": private.optimizer}
+    exec(script, {**names, "loader": private.loader, **further})
+
+
+DRAWN = "x, y = next(iter(loader)); half = len(x) // 2\n"
+FORWARD = DRAWN + "optimizer.zero_grad(); loss = criterion(model(x), y)\n"
+BACKWARD = "loss.backward()\n"
+STEP = "optimizer.step()\n"

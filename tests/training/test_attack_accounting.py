@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
@@ -30,7 +30,8 @@ from lipcert.training import (
     WeightClipping,
 )
 from lipcert.training.loader import PrivateLoader
-from tests.training.runs import BATCH, EXAMPLES, STEPS, clipless, data, private_run, still
+from tests.refusals import refused
+from tests.training.runs import BATCH, EXAMPLES, STEPS, clipless, data, lines, private_run, still
 from tests.training.test_loader import made
 
 Log = Callable[[np.ndarray], np.ndarray]
@@ -241,65 +242,33 @@ def test_an_interrupted_shuffled_epoch_is_spent(tmp_path: Path) -> None:
     assert private.releases == 12
 
 
-def two_optimizers(private: Private) -> None:
-    """The other one has the same parameters and no hooks."""
-    other = SGD(private.model.parameters(), lr=0.1)
-    for x, y in private.loader:
-        private.criterion(private.model(x), y).backward()
-        other.step()
+LOOPS = {
+    "two optimizers": "other = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    "for x, y in loader: criterion(model(x), y).backward(); other.step()",
+    "two iterations": "for (x, y), _ in zip(loader, loader): private.step(x, y)",
+    "one within another": "for x, y in loader:\n"
+    "    private.step(x, y)\n"
+    "    for images, labels in loader: private.step(images, labels)",
+    "every second batch": "for count, (x, y) in enumerate(loader):\n"
+    "    criterion(model(x), y).backward()\n"
+    "    if count % 2: optimizer.step()",
+    "scaled loss": "scaler = torch.amp.GradScaler('cpu', init_scale=4.0)\n"
+    "for x, y in loader:\n"
+    "    scaler.scale(criterion(model(x), y)).backward()\n"
+    "    scaler.step(optimizer)",
+    "beyond the plan": "for x, y in loader: private.step(x, y)\n"
+    "optimizer.zero_grad(); private.hooks.drawn(nobody); optimizer.step()",
+}
+"""the second optimizer has the same parameters and no hooks"""
 
 
-def two_iterations(private: Private) -> None:
-    for (x, y), _ in zip(private.loader, private.loader, strict=False):
-        private.step(x, y)
-
-
-def one_within_another(private: Private) -> None:
-    for x, y in private.loader:
-        private.step(x, y)
-        for images, labels in private.loader:
-            private.step(images, labels)
-
-
-def every_second_batch(private: Private) -> None:
-    for count, (x, y) in enumerate(private.loader):
-        private.criterion(private.model(x), y).backward()
-        if count % 2:
-            private.optimizer.step()
-
-
-def scaled_loss(private: Private) -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for x, y in private.loader:
-        scaler.scale(private.criterion(private.model(x), y)).backward()
-        scaler.step(private.optimizer)
-
-
-def beyond_the_plan(private: Private) -> None:
-    for x, y in private.loader:
-        private.step(x, y)
-    private.optimizer.zero_grad()
-    private.hooks.drawn(np.zeros(0, dtype=np.int64))
-    private.optimizer.step()
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [
-        two_optimizers,
-        two_iterations,
-        one_within_another,
-        every_second_batch,
-        scaled_loss,
-        beyond_the_plan,
-    ],
-)
-def test_no_release_goes_uncounted(loop: Callable[[Private], None]) -> None:
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_no_release_goes_uncounted(loop: str) -> None:
     private = private_run(record_every=None)
     stepped: list[int] = []
     private.optimizer.register_step_post_hook(lambda *unused: stepped.append(1))
     with pytest.raises(LipCertError):
-        loop(private)
+        lines(private, loop, nobody=np.zeros(0, dtype=np.int64))
     assert private.releases == len(stepped) <= STEPS
 
 
@@ -321,49 +290,29 @@ def test_parameters_of_another_optimizer_have_no_gradient_at_all() -> None:
 
 
 ROWS = list(range(12))
+CHOICES: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda base: ConcatDataset([base, base]), "more than once"),
+    (lambda base: ConcatDataset([Subset(base, ROWS), Subset(base, [3])]), "more than once"),
+    (lambda base: Subset(Subset(base, [0, 0, 1]), [0, 1, 2]), "more than once"),
+    (lambda base: Subset(base, [*ROWS, -1]), "more than once"),
+    (lambda base: Subset(base, torch.tensor([4, 5, 4])), "more than once"),
+    (lambda base: Subset(base, [torch.tensor(4), torch.tensor(4)]), "more than once"),
+    (lambda base: Subset(ConcatDataset([base, base]), [0, 12]), "more than once"),
+    (lambda base: ConcatDataset([base, TensorDataset(*base.tensors)]), ""),
+    (lambda base: Subset(Subset(base, [0, 0, 1]), [1, 2]), ""),
+    (lambda base: Subset(base, [0, -1]), ""),
+    (lambda base: Subset(ConcatDataset([base, base]), [0, 13]), ""),
+    (lambda base: Subset(base, [0, 12]), "cannot be identified"),
+    (lambda base: Subset(iter(base), [0, 1]), "cannot be identified"),
+]
 
 
-@pytest.mark.parametrize(
-    "twice",
-    [
-        lambda base: ConcatDataset([base, base]),
-        lambda base: ConcatDataset([Subset(base, ROWS), Subset(base, [3])]),
-        lambda base: Subset(Subset(base, [0, 0, 1]), [0, 1, 2]),
-        lambda base: Subset(base, [*ROWS, -1]),
-        lambda base: Subset(base, torch.tensor([4, 5, 4])),
-        lambda base: Subset(base, [torch.tensor(4), torch.tensor(4)]),
-        lambda base: Subset(ConcatDataset([base, base]), [0, 12]),
-    ],
-)
-def test_an_example_that_is_there_twice_is_refused(twice: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(("chosen", "says"), CHOICES)
+def test_an_example_that_is_there_twice_is_refused(chosen: Callable[[Any], Any], says: str) -> None:
     """However it came to be there: it would move the release twice as far."""
     base = TensorDataset(torch.zeros(12, 2), torch.zeros(12))
-    with pytest.raises(UsageError, match="more than once"):
-        loader_of(twice(base))
-
-
-@pytest.mark.parametrize(
-    "once",
-    [
-        lambda base: ConcatDataset([base, TensorDataset(*base.tensors)]),
-        lambda base: Subset(Subset(base, [0, 0, 1]), [1, 2]),
-        lambda base: Subset(base, [0, -1]),
-        lambda base: Subset(ConcatDataset([base, base]), [0, 13]),
-    ],
-)
-def test_what_is_there_once_is_not_refused(once: Callable[[Any], Any]) -> None:
-    base = TensorDataset(torch.zeros(12, 2), torch.zeros(12))
-    assert len(loader_of(once(base)).dataset) > 1
-
-
-def test_a_choice_that_cannot_be_looked_into_is_refused() -> None:
-    class Endless:
-        def __getitem__(self, place: int) -> tuple[Tensor, int]:
-            return torch.zeros(2), place
-
-    for chosen in (Subset(Endless(), [0, 1]), Subset(TensorDataset(torch.zeros(2, 2)), [0, 7])):
-        with pytest.raises(UsageError, match="cannot be identified"):
-            loader_of(chosen)
+    with refused(says, UsageError):
+        assert len(loader_of(chosen(base)).dataset) > 1
 
 
 def loader_of(dataset: Any) -> PrivateLoader:

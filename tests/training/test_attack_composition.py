@@ -4,7 +4,7 @@ Each of them multiplies a gradient by far more than its bound allows, were it to
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -12,144 +12,97 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.func import functional_call
 from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.hooks import RemovableHandle
 
 from lipcert.errors import LipCertError
-from lipcert.training import (
-    BackpropClipping,
-    GradientClipping,
-    Private,
-    guards,
-)
-from tests.training.configured import FACTOR, Configured, forward, scaled, step
-from tests.training.runs import clipless, first, private_run
+from lipcert.training import BackpropClipping, GradientClipping, Private, guards
+from tests.training.configured import FACTOR, Configured, scaled, step
+from tests.training.runs import BACKWARD, DRAWN, FORWARD, STEP, clipless, lines, private_run
 
 
-def during(manager: Callable[[Private], Any]) -> Callable[[Private], None]:
-    """An attack that lasts from before the forward pass to before the step."""
+def played(script: str) -> Callable[[Private], None]:
+    """Lines of a training script; what is entered in `stack` ends with them."""
 
     def attack(private: Private) -> None:
-        with manager(private):
-            forward(private).backward()
-        private.optimizer.step()
+        with ExitStack() as stack:
+            lines(private, script, **globals(), stack=stack, module=private.model)
 
     return attack
 
 
-def before(change: Callable[[Any], None]) -> Callable[[Private], None]:
-    """An attack that changes the module before a step."""
-
-    def attack(private: Private) -> None:
-        change(private.model)
-        step(private)
-
-    return attack
+def around(change: str, undone: str) -> str:
+    """From before the forward pass to before the step."""
+    return f"{change}\n{FORWARD}{BACKWARD}{undone}\n{STEP}"
 
 
-# Weights that are others for forward and backward passes, and put back before the step.
-
-
-@contextmanager
-def sharpness_aware(private: Private) -> Iterator[None]:
-    with torch.no_grad():
-        for parameter in private.model.parameters():
-            parameter.mul_(FACTOR)
-    yield
-    with torch.no_grad():
-        for parameter in private.model.parameters():
-            parameter.div_(FACTOR)
-
-
-@contextmanager
-def weight_noise(private: Private) -> Iterator[None]:
-    kept = [parameter.detach().clone() for parameter in private.model.parameters()]
-    for parameter in private.model.parameters():
-        parameter.data.add_(torch.randn_like(parameter), alpha=FACTOR)
-    yield
-    for parameter, own in zip(private.model.parameters(), kept, strict=True):
-        parameter.data.copy_(own)
-
-
-@contextmanager
-def averaged_weights(private: Private) -> Iterator[None]:
-    kept = {name: item.clone() for name, item in private.model.state_dict().items()}
-    private.model.load_state_dict({name: FACTOR * item for name, item in kept.items()})
-    yield
-    private.model.load_state_dict(kept)
-
-
-@contextmanager
-def other_storage(private: Private) -> Iterator[None]:
-    weight = private.model.head.weight
-    kept = weight.data
-    weight.data = FACTOR * kept
-    yield
-    weight.data = kept
-
-
-LOUDER = ("kept.data.mul_", "fleeting.data.mul_", "plain.data.mul_", "head.weight.data.mul_")
-"""of buffers, of a tensor that is neither, and of a parameter"""
-
-
-def around(change: str) -> Callable[[Private], None]:
-    """Before the forward pass, until before the step."""
-
-    @contextmanager
-    def manager(private: Private) -> Iterator[None]:
-        done(f"module.{change}(FACTOR)")(private.model)
-        yield
-        done(f"module.{change}(1 / FACTOR)")(private.model)
-
-    return during(manager)
-
-
-def between(change: str) -> Callable[[Private], None]:
+def between(change: str, undone: str) -> str:
     """Behind the forward pass, until before the step."""
-
-    def attack(private: Private) -> None:
-        loss = forward(private)
-        done(f"module.{change}(FACTOR)")(private.model)
-        loss.backward()
-        done(f"module.{change}(1 / FACTOR)")(private.model)
-        private.optimizer.step()
-
-    return attack
+    return f"{FORWARD}{change}\n{BACKWARD}{undone}\n{STEP}"
 
 
-def in_one_slice_alone(private: Private) -> None:
-    x, y = next(iter(private.loader))
-    half = len(x) // 2
-    private.criterion(private.model(x[:half]), y[:half]).backward()
-    with sharpness_aware(private):
-        private.criterion(private.model(x[half:]), y[half:]).backward()
-    private.optimizer.step()
+def by_loss(change: str, undone: str) -> str:
+    """While the criterion is computed."""
+    passed = f"{DRAWN}logits = model(x)\n{change}\nloss = criterion(logits, y)\n{undone}\n"
+    return f"{passed}{BACKWARD}{STEP}"
 
 
-# Parameters in the place of others.
+LOUDER = {
+    f"{place}.data.mul_": (f"module.{place}.data.mul_(FACTOR)", f"module.{place}.data.div_(FACTOR)")
+    for place in ("kept", "fleeting", "plain", "head.weight")
+}
+"""of buffers, of a tensor that is neither, and of a parameter; and back again"""
+SHARPNESS = (
+    "with torch.no_grad(): [item.mul_(FACTOR) for item in model.parameters()]",
+    "with torch.no_grad(): [item.div_(FACTOR) for item in model.parameters()]",
+)
+MOMENTS = {
+    "sharpness aware": SHARPNESS,
+    "weight noise": (
+        "own = [item.detach().clone() for item in model.parameters()]\n"
+        "for item in model.parameters(): item.data.add_(torch.randn_like(item), alpha=FACTOR)",
+        "for item, kept in zip(model.parameters(), own): item.data.copy_(kept)",
+    ),
+    "averaged weights": (
+        "own = {name: item.clone() for name, item in model.state_dict().items()}\n"
+        "model.load_state_dict({name: FACTOR * item for name, item in own.items()})",
+        "model.load_state_dict(own)",
+    ),
+    "other storage": (
+        "own = model.head.weight.data; model.head.weight.data = FACTOR * own",
+        "model.head.weight.data = own",
+    ),
+    "new parameter for a moment": (
+        "own = module.head.weight\nmodule.head.weight = nn.Parameter(FACTOR * own.detach())",
+        "module.head.weight = own",
+    ),
+}
+"""Weights that are others for forward and backward passes, and put back before the step."""
+MODES = {
+    name: (f"stack.enter_context({name}())", "stack.close()")
+    for name in ("LouderFunctions", "LouderKernels", "LouderTensors")
+}
+STEPS = {
+    "in one slice alone": DRAWN
+    + "criterion(model(x[:half]), y[:half]).backward()\n"
+    + f"{SHARPNESS[0]}\ncriterion(model(x[half:]), y[half:]).backward()\n{SHARPNESS[1]}\n{STEP}",
+    "functional": DRAWN
+    + "weights = {name: FACTOR * item for name, item in model.named_parameters()}\n"
+    + f"criterion(torch.func.functional_call(model, weights, (x,)), y).backward()\n{STEP}",
+    "hook between forward and backward": between(
+        "handle = model.head.weight.register_hook(lambda g: FACTOR * g)", "handle.remove()"
+    ),
+    "hook after accumulation": "def hook(parameter): parameter.grad.mul_(FACTOR)\n"
+    "model.head.weight.register_post_accumulate_grad_hook(hook)\n"
+    + f"{FORWARD}(loss + model.head.weight.sum()).backward()\n{STEP}",
+    "kernels in the backward pass": between(*MODES["LouderKernels"]),
+}
 
 
 class Scaling(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return FACTOR * weight
-
-
-def functional(private: Private) -> None:
-    x, y = next(iter(private.loader))
-    weights = {name: FACTOR * item for name, item in private.model.named_parameters()}
-    private.criterion(functional_call(private.model, weights, (x,)), y).backward()
-    private.optimizer.step()
-
-
-@contextmanager
-def new_parameter_for_a_moment(private: Private) -> Iterator[None]:
-    weight = private.model.head.weight
-    private.model.head.weight = nn.Parameter(FACTOR * weight.detach())
-    yield
-    private.model.head.weight = weight
 
 
 # Lines of code: parameters in the place of others, numbers that are neither parameters nor buffers.
@@ -174,6 +127,7 @@ CHANGES = {
     "compiled call": "f = module.head._call_impl\n"
     "module.head._compiled_call_impl = lambda x: FACTOR * f(x)",
     "hook on the input": "module.register_forward_pre_hook(lambda m, x: scaled(x))",
+    "class of a layer": "module.head.__class__ = LouderLinear",
     "class of a parameter": "module.head.weight.__class__ = Louder",
     "number in dict": 'module.cfg["scale"] = FACTOR',
     "number on class": 'module.shared["scale"] = FACTOR',
@@ -184,11 +138,6 @@ CHANGES = {
     "tensor on class": "module.on_class.mul_(FACTOR)",
     "tensor replaced": "module.in_list[0] = torch.tensor(FACTOR)",
 }
-
-
-def done(change: str) -> Callable[[Any], None]:
-    """What a line of code does to a module."""
-    return lambda module: exec(change, {**globals(), "module": module})
 
 
 # Code.
@@ -214,12 +163,9 @@ PATCHES = {
 }
 
 
-def other_class(module: Any) -> None:
-    class Louder(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return FACTOR * super().forward(x)
-
-    module.head.__class__ = Louder
+class LouderLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return FACTOR * super().forward(x)
 
 
 class LouderExamples(Tensor):
@@ -238,19 +184,11 @@ class Louder(LouderExamples, nn.Parameter):
 # Hooks.
 
 
-@contextmanager
-def registered(handle: RemovableHandle) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def everywhere(kind: str, hook: Callable[..., Any]) -> Callable[[Private], None]:
     """A hook on all modules of the process during a step."""
 
     def attack(private: Private) -> None:
-        with registered(getattr(torch_module, f"register_module_{kind}")(hook)):
+        with getattr(torch_module, f"register_module_{kind}")(hook):
             step(private)
 
     return attack
@@ -273,24 +211,6 @@ EVERYWHERE = {
 }
 
 
-def hook_between_forward_and_backward(private: Private) -> None:
-    loss = forward(private)
-    with registered(private.model.head.weight.register_hook(lambda g: FACTOR * g)):
-        loss.backward()
-    private.optimizer.step()
-
-
-def hook_after_accumulation(private: Private) -> None:
-    def hook(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        parameter.grad.mul_(FACTOR)
-
-    private.model.head.weight.register_post_accumulate_grad_hook(hook)
-    loss = forward(private)
-    (loss + private.model.head.weight.sum()).backward()
-    private.optimizer.step()
-
-
 # Modes around the passes.
 
 
@@ -311,49 +231,18 @@ class LouderKernels(TorchDispatchMode):
         return FACTOR * found if func in (torch.ops.aten.mm.default,) else found
 
 
-def function_mode(private: Private) -> Any:
-    return LouderFunctions()
+class LouderTensors(saved_tensors_hooks):
+    def __init__(self) -> None:
+        super().__init__(lambda x: x, lambda x: FACTOR + x if x.is_floating_point() else x)
 
 
-def dispatch_mode(private: Private) -> Any:
-    return LouderKernels()
-
-
-def saved_tensors(private: Private) -> Any:
-    return saved_tensors_hooks(lambda x: x, lambda x: FACTOR + x if x.is_floating_point() else x)
-
-
-def around_criterion(manager: Callable[[Private], Any]) -> Callable[[Private], None]:
-    def attack(private: Private) -> None:
-        x, y = first(private)
-        logits = private.model(x)
-        with manager(private):
-            loss = private.criterion(logits, y)
-        loss.backward()
-        private.optimizer.step()
-
-    return attack
-
-
-def dispatch_mode_backward(private: Private) -> None:
-    loss = forward(private)
-    with LouderKernels():
-        loss.backward()
-    private.optimizer.step()
-
-
-MOMENTS = (sharpness_aware, weight_noise, averaged_weights, other_storage,
-           new_parameter_for_a_moment, function_mode, dispatch_mode, saved_tensors)  # fmt: skip
-STEPS = (in_one_slice_alone, functional, hook_between_forward_and_backward,
-         hook_after_accumulation, dispatch_mode_backward)  # fmt: skip
-ATTACKS = {item.__name__: during(item) for item in MOMENTS}
-ATTACKS |= {f"{item.__name__} by loss": around_criterion(item) for item in MOMENTS[-3:]}
-ATTACKS["other_class"] = before(other_class)
-ATTACKS |= {item.__name__: item for item in STEPS}
+SCRIPTS = {name: around(*moment) for name, moment in (MOMENTS | MODES).items()}
+SCRIPTS |= {f"{name} by loss": by_loss(*moment) for name, moment in MODES.items()}
+SCRIPTS |= {f"{name} around": around(*moment) for name, moment in LOUDER.items()}
+SCRIPTS |= {f"{name} between": between(*moment) for name, moment in LOUDER.items()}
+SCRIPTS |= {name: f"{change}\n{FORWARD}{BACKWARD}{STEP}" for name, change in CHANGES.items()}
+ATTACKS = {name: played(script) for name, script in (SCRIPTS | STEPS).items()}
 ATTACKS |= {**PATCHES, **EVERYWHERE}
-ATTACKS |= {name: before(done(change)) for name, change in CHANGES.items()}
-ATTACKS |= {f"{change} around": around(change) for change in LOUDER}
-ATTACKS |= {f"{change} between": between(change) for change in LOUDER}
 
 
 @pytest.fixture(autouse=True)
@@ -396,7 +285,7 @@ def test_every_attack_would_change_the_gradient() -> None:
         x, y = next(iter(private.loader))
         for change in ("in dict", "on class"):
             ordinary = nn.functional.cross_entropy(private.model.eval()(x), y)
-            done(CHANGES[f"number {change}"])(private.model)
+            lines(private, CHANGES[f"number {change}"], module=private.model, FACTOR=FACTOR)
             assert not torch.allclose(ordinary, nn.functional.cross_entropy(private.model(x), y))
 
 
