@@ -187,9 +187,11 @@ def Centre(axes: Sequence[int]) -> Maker:
     return entrywise(kinds.Centre(behind(axes)))
 
 
-def DivideByNorm(axes: Sequence[int], radius: float, floor: float) -> Maker:
-    share = np.array([1.0 / radius])
-    return entrywise(kinds.DivideByNorm(behind(axes), p.Operand(share, share), floor))
+def DivideByNorm(
+    axes: Sequence[int], radius: float, floor: float, order: float = math.inf
+) -> Maker:
+    share, least = (p.Operand(item, item) for item in (np.array([1.0 / radius]), np.array([floor])))
+    return entrywise(kinds.DivideByNorm(behind(axes), share, least, order))
 
 
 def Softmax(axis: int = -1) -> Maker:

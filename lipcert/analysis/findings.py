@@ -213,7 +213,7 @@ class Absence:
                 )
             case token_kinds.Normalize(_, epsilon, _) if epsilon == 0.0:
                 return _flat("epsilon is 0")
-            case kinds.DivideByNorm(_, _, floor) if floor == 0.0:
+            case kinds.DivideByNorm(floor=floor) if not floor.lo.any():
                 return _flat("the norm that is divided by has no floor")
             case Activation(name):
                 low, high = self._range(step.inputs[0])
@@ -437,7 +437,8 @@ def _steepness(found: Bounded, step: Step) -> tuple[float, str, str] | None:
             return _STEEP, f"{what}vanishes, its slope is 1/sqrt(epsilon)", remedy
         case kinds.DivideByNorm(floor=floor):
             what = "the division by a norm may stretch by {stretch}: where the norm vanishes, its "
-            return _STEEP, f"{what}slope is one over the floor, which is {floor:.3g}", _FLOOR
+            what += f"slope is one over the floor, which is {floor.lo.item():.3g}"
+            return _STEEP, what, _FLOOR
         case kinds.LocalResponse(floor=floor):
             what = "the local response normalization may stretch by {stretch}, with a floor of "
             return _STEEPER, f"{what}{floor:.3g}", _FLOOR

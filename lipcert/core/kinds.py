@@ -96,11 +96,15 @@ class MaskedMean(Op):
 
 @kind_of_step
 class DivideByNorm(Op):
-    """y = x/max(share·‖x‖₂, floor), the norm over axes; 0 at 0. share is one positive number."""
+    """y = x/‖(share·‖x‖₂, floor)‖_p, the inner norm over axes; 0 at 0.
+
+    share and floor are one number each, share > 0. p = 1, 2, or inf for the larger of both.
+    """
 
     axes: Shape
     share: Operand
-    floor: float
+    floor: Operand
+    p: float
 
 
 @kind_of_step

@@ -175,9 +175,9 @@ class Step:
 
 
 def operands(op: Op) -> list[Operand]:
-    """Return the constant tensors of a step that training may change; the share of a `DivideByNorm`
-    is a plain number."""
-    found = (getattr(op, item.name) for item in fields(op) if item.name != "share")
+    """Return the constant tensors of a step that training may change; share and floor of a
+    `DivideByNorm` are plain numbers."""
+    found = (getattr(op, item.name) for item in fields(op) if item.name not in {"share", "floor"})
     return [item for item in found if isinstance(item, Operand)]
 
 

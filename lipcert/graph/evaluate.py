@@ -312,7 +312,8 @@ def _along_axes(op: p.Op, x: Array) -> Array:
             return _centred(x, axes)
         case kinds.DivideByNorm():
             length = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
-            divisor = np.maximum(_like(op.share, x) * length, op.floor)
+            both = np.broadcast_arrays(_like(op.share, x) * length, _like(op.floor, x))
+            divisor = np.linalg.norm(both, op.p, axis=0)
             return np.asarray(x / np.where(divisor > 0.0, divisor, 1.0))
         case token_kinds.Normalize():
             d = _centred(x, axes) if op.centred else x

@@ -243,12 +243,13 @@ def _within(g: Array, op: kinds.CotangentClip) -> Array:
 
 
 def _divided(op: kinds.DivideByNorm, x: Array, axes: tuple[int, ...]) -> Pull:
-    """Pull across x where the norm divides, and unchanged where the floor does."""
+    """Pull by (1 − share of the norm in the divisor, along x) over the divisor."""
     norm = np.sqrt(np.sum(x**2, axis=axes, keepdims=True))
-    scaled = member(op.share) * norm
-    along = np.where(scaled > op.floor, x / np.where(norm == 0.0, np.inf, norm), 0.0)
-    divisor = np.where(scaled > op.floor, scaled, op.floor or np.inf)
-    return lambda g: [(g - along * (along * g).sum(axis=axes, keepdims=True)) / divisor]
+    both = np.broadcast_arrays(member(op.share) * norm, member(op.floor))
+    divisor = np.linalg.norm(both, op.p, axis=0)
+    divisor = np.where(divisor == 0.0, np.inf, divisor)
+    along, part = x / np.where(norm == 0.0, np.inf, norm), (both[0] / divisor) ** op.p
+    return lambda g: [(g - part * along * (along * g).sum(axis=axes, keepdims=True)) / divisor]
 
 
 def _responding(op: kinds.LocalResponse, x: Array) -> Pull:

@@ -41,7 +41,8 @@ def lp_normalization(call: Call) -> Value:
         return apply(
             call, "Div", value, reduced(call, f"ReduceL{order}", value, (axis,), keep=True)
         )
-    op = DivideByNorm((axis,), number(1.0).operand(len(value.shape)), 0.0)
+    one, zero = (number(item).operand(len(value.shape)) for item in (1.0, 0.0))
+    op = DivideByNorm((axis,), one, zero, math.inf)
     value = call.step(op, value, shape=value.shape, place=value.place)
     if order == 2:
         return value

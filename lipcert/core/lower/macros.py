@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "Add": ("norm_macros.centre",),
     "Concat": ("concat_macros.concat_of_moves", "concat_macros.max_min"),
-    "Divide": ("mask_macros.masked_mean", "norm_macros.normalize", "norm_macros.divide_by_norm"),
+    "Divide": ("mask_macros.masked_mean", "norm_macros.divide_by_norm"),
     "MatMul": ("step_macros.attention",),
     "Move": ("step_macros.move_of_move",),
-    "Multiply": ("gates.gate", "norm_macros.normalize"),
+    "Multiply": ("gates.gate", "norm_macros.divide_by_norm"),
     "Scale": ("gates.scale_of_scale",),
     "Shift": ("step_macros.bias",),
     "sqrt": ("norm_macros.length",),

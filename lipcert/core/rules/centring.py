@@ -1,4 +1,4 @@
-"""Normalisations in parts: x − m, x over the norm of a block or a floor, and local responses."""
+"""Normalisations in parts: x − m, x over the norm of a block and a floor, and local responses."""
 
 import math
 
@@ -31,7 +31,7 @@ class CentreRule(Rule[Centre]):
 
 
 class DivideByNormRule(Rule[DivideByNorm]):
-    """x/max(share·‖x‖₂, floor) for every block x."""
+    """x/h for every block x, h = ‖(share·‖x‖₂, floor)‖_p ≥ max(share·‖x‖₂, floor)."""
 
     def fact(self) -> Fact:
         """min(√τ/share, X·L) for τ blocks; entries are t·x with 0 ≤ t ≤ L.
@@ -57,10 +57,11 @@ class DivideByNormRule(Rule[DivideByNorm]):
         return Fact.of(shape, norm, box, line(-1, x.row_norm), line(-2, x.column_norm))
 
     def lipschitz(self, _: int) -> float:
-        """L = 1/D for D ≤ max(share·‖x‖, floor) of every block.
+        """L = 1/D for D ≤ h of every block.
 
-        Proof: with d = share·‖x‖ and u = x/‖x‖ of a block, the Jacobian is I/floor where d < floor,
-        (I − uuᵀ)/d where d > floor, and between them where both meet. Attained: at x = 0.
+        Proof: with r = ‖x‖ and u = x/r of a block, the Jacobian is (I − (r·h′/h)·uuᵀ)/h, where
+        0 ≤ r·h′ ≤ h: h grows with r and the floor, and h = r·∂h/∂r + floor·∂h/∂floor (Euler). For
+        p = inf it lies between both sides' where they meet. Attained: at x = 0.
         """
         least = self._least
         return divide_up(1.0, least) if least > 0.0 else math.inf
@@ -81,13 +82,13 @@ class DivideByNormRule(Rule[DivideByNorm]):
 
     @property
     def _least(self) -> float:
-        """≤ max(share·‖x‖, floor) of every block: the entries of the box nearest to 0."""
+        """≤ h of every block: the entries of the box nearest to 0."""
         axes, near = {axis % len(self.shape) for axis in self.op.axes}, absolute(self.x.box).lo
         full = [self.shape[axis] if axis in axes else size for axis, size in enumerate(near.shape)]
         squares = (exact(near) * exact(near)).broadcast(tuple(full)).sum(tuple(axes)).lo
         length = float(np.min(down(np.sqrt(np.maximum(squares, 0.0)))))
         share = max(float(np.min(self.op.share.lo)), 0.0)
-        return max(self.op.floor, multiply_down(share, max(length, 0.0)))
+        return max(float(np.min(self.op.floor.lo)), multiply_down(share, max(length, 0.0)))
 
 
 class LocalResponseRule(Rule[LocalResponse]):

@@ -328,8 +328,8 @@ def _with_hidden_scores(op: Attention, mask: Tensor | None, x: Sequence[Tensor])
 def reduction(op: p.Op) -> Function:
     """Return the step in torch; raise TypeError for other kinds of steps."""
     if isinstance(op, kinds.DivideByNorm):
-        radius = 1.0 / member(op.share).item()
-        return lambda x, _: _divided(x[0], op, radius)
+        share, floor = member(op.share).item(), member(op.floor).item()
+        return lambda x, _: _divided(x[0], op, share, floor)
     return lambda x, _: _along(x[0], op)
 
 
@@ -351,9 +351,10 @@ def _along(x: Tensor, op: p.Op) -> Tensor:
     raise TypeError(f"{type(op).__name__} has no implementation in torch")
 
 
-def _divided(x: Tensor, op: kinds.DivideByNorm, radius: float) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
-    divisor = (norms / radius).clamp(min=op.floor)
+def _divided(x: Tensor, op: kinds.DivideByNorm, share: float, floor: float) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True) * share
+    both = torch.stack([norms, torch.full_like(norms, floor)])
+    divisor: Tensor = torch.linalg.vector_norm(both, ord=op.p, dim=0)
     return x / divisor.where(divisor > 0.0, 1.0)
 
 

@@ -70,6 +70,26 @@ CASES = {
         y = Div(x, c)""", {"lo": 1.0, "r": 0.3}, ["DivideByNorm"]),
     "standardised with a floor": (f"""{CENTRED}  v = ReduceL2<axes=[2]>(d)  s = Div(v, r)
         c = Clip(s, lo)  y = Div(d, c)""", {"lo": 0.1, "r": 2.0}, ["Centre", "DivideByNorm"]),
+    "standardised with a floor below the root": (f"""{CENTRED}  q = Pow(d, two)
+        v = ReduceMean<axes=[-1]>(q)  e = Max(v, eps)  s = Sqrt(e)  y = Div(d, s)""",
+        EPS, ["Centre", "DivideByNorm"]),
+    "over a deviation and a number": (f"""{CENTRED}  q = Pow(d, two)  o = ReduceMean<axes=[-1]>(x)
+        f = Sub(x, o)  n = Mul(f, g)  v = ReduceMean<axes=[-1], keepdims=0>(q)  u = Mul(v, four)
+        w = Div(u, three)  z = Unsqueeze(w, last)  t = Sqrt(z)  e = Add(t, eps)  y = Div(n, e)""",
+        {**EPS, "four": 4.0, "three": 3.0, "last": [-1], "g": RNG.standard_normal(4)},
+        ["Centre", "DivideByNorm", "Scale"]),
+    "over the root of a scaled variance": (f"""{CENTRED}  q = Pow(d, two)
+        v = ReduceMean<axes=[-1]>(q)  u = Mul(v, share)  e = Add(u, eps)  s = Sqrt(e)
+        r = Reciprocal(s)  y = Mul(r, d)""",
+        {**EPS, "share": 4.0 / 3.0}, ["Centre", "DivideByNorm"]),
+    "times the inverse root of a square with a floor": ("""q = Mul(x, x)  v = ReduceSum(q, ax)
+        e = Max(v, eps)  s = Sqrt(e)  r = Div(k, s)  y = Mul(x, r)""",
+        {**EPS, "ax": [2], "k": 3.0}, ["DivideByNorm", "Scale"]),
+    "over the root of a square and a number": ("""q = Mul(x, x)  v = ReduceSum(q, ax)
+        e = Add(v, eps)  s = Sqrt(e)  y = Div(x, s)""", {**EPS, "ax": [2]}, ["DivideByNorm"]),
+    "times a power of a square and a number": ("""q = Mul(x, x)  v = ReduceSum(q, ax)
+        e = Add(v, eps)  r = Pow(e, p)  y = Mul(x, r)""", {**EPS, "ax": [2], "p": -0.5},
+        ["DivideByNorm"]),
     "group norm": ("""r = Reshape(x, m)  i = InstanceNormalization(r, o, z)  w = Shape(x)
         u = Reshape(i, w)  t = Mul(u, g)  y = Add(t, b)""",
         {"m": [0, 1, -1], "o": [1.0], "z": [0.0], "g": RNG.standard_normal((3, 1)),
@@ -143,6 +163,16 @@ NEAR = {
     "norm that is repeated further than the value": ("""o = Slice(x, zero, one, one)
         v = ReduceL2<axes=[2]>(o)  c = Clip(v, lo)  e = Expand(c, k)  y = Div(o, e)""",
         {"lo": 0.5, "k": [1, 3, 1], "zero": [0], "one": [1]}, "DivideByNorm"),
+    "norms of other blocks": ("""v = ReduceL2<axes=[2]>(x)  t = Gather<axis=1>(v, turned)
+        c = Add(t, lo)  y = Div(x, c)""", {"lo": 0.5, "turned": [1, 2, 0]}, "DivideByNorm"),
+    "a norm less a number": ("v = ReduceL2<axes=[2]>(x)  c = Sub(v, lo)  y = Div(x, c)",
+        {"lo": 0.5}, "DivideByNorm"),
+    "mean over another axis than the norm's": (f"""o = ReduceMean<axes=[1]>(x)  f = Sub(x, o)
+        {CENTRED}  q = Pow(d, two)  v = ReduceMean<axes=[-1]>(q)  t = Sqrt(v)  e = Add(t, eps)
+        y = Div(f, e)""", EPS, "DivideByNorm"),
+    "a norm with a number, and another one": ("""q = Mul(x, x)  v = ReduceSum(q, ax)
+        e = Add(v, eps)  s = Sqrt(e)  t = Add(s, eps)  y = Div(x, t)""", {**EPS, "ax": [2]},
+        "DivideByNorm"),
     "minus a norm": ("v = ReduceL2<axes=[2]>(x)  s = Div(v, r)  c = Clip(s, lo)  y = Div(x, c)",
         {"lo": 1.0, "r": -0.3}, "DivideByNorm"),
     "two maxima": ("""a, b = Split<axis=2>(x)  u = Max(a, b)  v = Max(b, a)

@@ -273,9 +273,9 @@ def _divide_by_norm(rng: Rng) -> Case:
     shape = _shape(rng)
     axes, _ = _axes(rng, shape)
     share = number(float(rng.choice([0.3, 1.0, 20.0])), len(shape))
-    return Case(
-        kinds.DivideByNorm(axes, share, float(rng.choice([0.0, 0.05, 1.0]))), (shape,), shape
-    )
+    floor = number(float(rng.choice([0.0, 0.05, 1.0])), len(shape))
+    order = float(rng.choice([1.0, 2.0, math.inf]))
+    return Case(kinds.DivideByNorm(axes, share, floor, order), (shape,), shape)
 
 
 def _attention(rng: Rng) -> Case:

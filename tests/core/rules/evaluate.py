@@ -83,6 +83,13 @@ def run(program: Program, x: torch.Tensor, tensors: Tensors) -> dict[str, torch.
     return values
 
 
+def _joined(norms: torch.Tensor, op: kinds.DivideByNorm) -> torch.Tensor:
+    """What x is divided by, without a 0."""
+    own, floor = norms * float(op.share.lo.flat[0]), float(op.floor.lo.flat[0])
+    found = {1.0: own + floor, 2.0: torch.sqrt(own**2 + floor**2)}.get(op.p, own.clamp(min=floor))
+    return torch.where(found == 0.0, torch.inf, found)
+
+
 def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch.Tensor:
     """One op."""
     x = xs[0]
@@ -165,9 +172,7 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
             moved = x - x.mean(dim=op.axes, keepdim=True) if op.centred else x
             return moved / torch.sqrt((moved**2).mean(dim=op.axes, keepdim=True) + op.epsilon)
         case kinds.DivideByNorm():
-            norms = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
-            divisor = (norms * float(op.share.lo.flat[0])).clamp(min=op.floor)
-            return x / torch.where(divisor == 0.0, torch.inf, divisor)
+            return x / _joined(torch.linalg.vector_norm(x, dim=op.axes, keepdim=True), op)
         case token_kinds.Attention():
             scores = op.scale * (x @ xs[1])
             masked = scores if op.mask is None else scores + torch.tensor(op.mask.lo)

@@ -71,7 +71,7 @@ def test_normalisation_attains_what_boxes_and_runs_allow(centred: bool) -> None:
 
 
 def test_division_by_a_norm_bounds_its_runs() -> None:
-    op, shape = kinds.DivideByNorm((1,), number(0.5, 2), 0.1), (4, 6)
+    op, shape = kinds.DivideByNorm((1,), number(0.5, 2), number(0.1, 2), INF), (4, 6)
     near = Fact.of(shape, 3.0, Interval(np.zeros((1, 1)), np.full((1, 1), INF)), column_norm=0.01)
     found = output(op, [near], [shape], shape)
     assert found.row_norm == pytest.approx(0.1 * math.sqrt(6))  # six columns of norm 0.01, over 0.1
@@ -80,7 +80,8 @@ def test_division_by_a_norm_bounds_its_runs() -> None:
     far = output(op, [Fact.of(shape, 1e9)], [shape], shape)
     assert far.row_norm == pytest.approx(2.0)
     assert far.max_abs == pytest.approx(2.0)
-    no_radius = output(kinds.DivideByNorm((1,), number(0.0, 2), 0.1), [near], [shape], shape)
+    op = kinds.DivideByNorm((1,), number(0.0, 2), number(0.1, 2), INF)
+    no_radius = output(op, [near], [shape], shape)
     assert no_radius.norm == INF
 
 

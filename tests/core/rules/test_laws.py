@@ -233,7 +233,7 @@ def _reach(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_constant_of_a_step_is_forgotten(kind: str) -> None:
-    """All that a step holds as an operand is one; the share of a norm is a number by itself."""
+    """All that a step holds as an operand is one; what divides by a norm holds plain numbers."""
     for seed in range(20):
         op = KINDS[kind](np.random.default_rng(seed)).op
         if isinstance(op, DivideByNorm):
