@@ -52,7 +52,7 @@ from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence, NormLines
-from lipcert.search.norms import Propose, find_norms, proposals
+from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import check_patterns
@@ -202,7 +202,6 @@ def bounded(
     model: ImportedModel,
     settings: Settings,
     observe: Progress | None = None,
-    propose: Propose = proposals,
 ) -> Bounded:
     """Return certified bounds of a network under the settings.
 
@@ -210,7 +209,6 @@ def bounded(
         model: the imported network.
         settings: the settings of the run.
         observe: is called with progress.
-        propose: searches norms of weights, or looks up earlier ones.
 
     Raises:
         UsageError: if the settings do not fit the model (unknown parameter names, a loss that the
@@ -232,7 +230,7 @@ def bounded(
     tensors = tensors_of(graph, reading.model, program, model.scattered, left_out)
     missing = left_out - stored_tensors(reading.model).keys()
     file = _File(graph, reading.model, replace(reading, program=program), tensors, missing)
-    return _derived(file, settings, observe, propose, shared=Shared())
+    return _derived(file, settings, observe, shared=Shared())
 
 
 @one_thread()
@@ -240,7 +238,6 @@ def bounded_again(
     found: Bounded,
     settings: Settings,
     weights: Mapping[str, FloatArray] | None = None,
-    propose: Propose = proposals,
     *,
     shared: Shared | None = None,
     by_its_lines: bool = False,
@@ -251,7 +248,6 @@ def bounded_again(
         found: earlier bounds.
         settings: the new settings.
         weights: other numbers by parameter; the importer's graph keeps those of the file.
-        propose: as for `bounded`.
         shared: what was derived before with the same weights under the same tier.
         by_its_lines: reuse the lines of `found` without a search if only the radii of weights
             differ.
@@ -264,14 +260,13 @@ def bounded_again(
         file = replace(file, reading=replace(reading, program=program))
     lines_of = found if by_its_lines and weights is None else None
     shared = shared or Shared()
-    return _derived(file, settings, None, propose, shared=shared, lines_of=lines_of)
+    return _derived(file, settings, None, shared=shared, lines_of=lines_of)
 
 
 def _derived(
     file: _File,
     settings: Settings,
     observe: Progress | None,
-    propose: Propose,
     *,
     shared: Shared,
     lines_of: Bounded | None = None,
@@ -312,7 +307,7 @@ def _derived(
             with suppress(NotProved):
                 proof = EmptyProof(program, premises, scope, ENGINES["float"])
                 return lines_of.norms, lines_of.derived.again(proof)
-        norms = find_norms(program, scope, settings.tier, _step_counter(observe, program), propose)
+        norms = find_norms(program, scope, settings.tier, _step_counter(observe, program))
         evidence = Evidence(scope, norms, settings.tier)
         return norms, with_chains(program, premises, evidence, observe)
 

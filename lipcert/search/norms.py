@@ -36,7 +36,6 @@ from lipcert.search.torus import torus_norm
 from lipcert.settings.values import TierName
 
 Observer = Callable[[str], None]
-Propose = Callable[[Kernel, TierName], tuple[NormClaim, ...]]
 
 ROOMS: Final = (4e-8, 1e-6, 1e-4, 1e-2)
 """Relative margins added to a proposal: arithmetic of finite precision proves nothing to the last
@@ -147,12 +146,10 @@ def find_norms(
     scope: ScopeClaim,
     tier: TierName,
     observe: Observer,
-    propose: Propose = proposals,
 ) -> NormLines:
     """Return norms of all linear steps whose weights the scope leaves unchanged, and of runs.
 
-    observe: is called with the output of every step or run that is done. propose: searches for
-    claims, or looks up earlier ones.
+    observe: is called with the output of every step or run that is done.
     """
     free = frozenset(scope.trained if scope.kind == "constraint-set" else ())
     candidates = tuple(_candidates(program, free))
@@ -161,10 +158,10 @@ def find_norms(
     with worker_pool() as pool:
 
         def proved(row: tuple[Step, ...]) -> NormClaim | None:
-            return proved_claim(row, program, tier, propose)
+            return proved_claim(row, program, tier)
 
         def stack(row: tuple[Step, ...]) -> StackNorm | None:
-            return proved_stack(row, program, tier, propose)
+            return proved_stack(row, program, tier)
 
         for row, claim in zip(candidates, pool.map(proved, candidates), strict=True):
             observe(row[-1].output)
@@ -177,9 +174,7 @@ def find_norms(
     return (*steps, *runs, *stacks)
 
 
-def proved_claim(
-    row: tuple[Step, ...], program: Program, tier: TierName, propose: Propose
-) -> NormClaim | None:
+def proved_claim(row: tuple[Step, ...], program: Program, tier: TierName) -> NormClaim | None:
     """Return the smallest claim that the core proves for consecutive steps with fixed tensors.
 
     The result is None if it proves none.
@@ -193,19 +188,17 @@ def proved_claim(
             return _kernel_holds(kernel, claim)
         return norm_holds(row, program.shapes, claim.bound, claim.witness, _CHECK)
 
-    return _first(propose(kernel, tier), holds)
+    return _first(proposals(kernel, tier), holds)
 
 
-def proved_stack(
-    row: tuple[Step, ...], program: Program, tier: TierName, propose: Propose
-) -> StackNorm | None:
+def proved_stack(row: tuple[Step, ...], program: Program, tier: TierName) -> StackNorm | None:
     """Return the smallest proved norm of matrices that read one value; None if none is."""
     rows, before = stacked(row), program.shapes[row[0].inputs[0]]
     if rows is None:
         return None
     op = Dense(Operand(rows.lo, rows.hi), None)
     kernel = Kernel.of(op, before, (*before[:-1], len(rows.lo)))
-    found = _first(propose(kernel, tier), lambda claim: matrix_holds(rows, claim.bound, _CHECK))
+    found = _first(proposals(kernel, tier), lambda claim: matrix_holds(rows, claim.bound, _CHECK))
     values = tuple(step.output for step in row)
     return None if found is None else StackNorm(values=values, bound=found.bound)
 

@@ -4,28 +4,21 @@ Every set of changes gets an `Outcome`, from derived bounds and measured gradien
 settings; whatever several of them share is derived and measured once.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
-
-import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Shared, bounded_again
 from lipcert.analysis.observing import observed_at, plain_gradients
 from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import usefulness_of
 from lipcert.core.claims import total_sensitivity
-from lipcert.core.norms.convolution import Kernel
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Met, Observed
 from lipcert.graph.ir import Graph
-from lipcert.search.evidence import NormClaim
-from lipcert.search.norms import Propose, proposals
 from lipcert.settings.settings import Settings
-from lipcert.settings.values import TierName
 from lipcert.suggestions.records import TOPIC, Change, Outcome
 from lipcert.text.numbers import finite
 
@@ -59,7 +52,6 @@ class Analyst:
     base: Bounded
     settings: Settings
     examples: Examples | None
-    propose: Propose = proposals
     _known: dict[tuple[Change, ...], Analysed] = field(default_factory=dict)
     _shared: Shared = field(init=False)
     _plain: dict[object, Met | None] = field(default_factory=dict)
@@ -88,7 +80,7 @@ class Analyst:
             same = self.analysed(bound)
             found, observed = same.found, same.observed
         else:
-            found = bounded_again(self.base, settings, propose=self.propose, shared=self._shared)
+            found = bounded_again(self.base, settings, shared=self._shared)
             observed = self._observed(found, settings)
         return Analysed(settings, found, observed, outcome_of(found, settings, observed))
 
@@ -166,32 +158,6 @@ def _of_one(noise: float | None, observed: Observed | None) -> float | None:
     if noise is None or observed is None or not observed.signal > 0.0:
         return None
     return noise / observed.signal
-
-
-class Remembered:
-    """Proposes norms, and remembers them for kernels with the same numbers."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[NormClaim, ...]] = {}
-
-    def __call__(self, kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
-        """Return the claims for a kernel."""
-        key = _key(kernel, tier)
-        if key not in self._known:
-            self._known[key] = proposals(kernel, tier)
-        return self._known[key]
-
-
-def _key(kernel: Kernel, tier: TierName) -> str:
-    """Return a digest of everything that a search depends on."""
-    frame, entries = kernel.frame, kernel.entries
-    use = (tier, entries.shape, frame.size, frame.groups, kernel.is_matrix)
-    digest = hashlib.sha256(f"{use!r} {frame.window!r} {len(frame.moved)}\n".encode())
-    for line in frame.moved:
-        digest.update(f"{line.tolist()}\n".encode())
-    for ends in (entries.lo, entries.hi):
-        digest.update(np.ascontiguousarray(ends, dtype="<f8").ravel().data)
-    return digest.hexdigest()
 
 
 def changed(before: Settings, after: Settings) -> Mapping[str, object]:

@@ -25,14 +25,13 @@ from lipcert.errors import LipCertError, UsageError
 from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.importer.model import ImportedModel
 from lipcert.process.threads import one_thread
-from lipcert.search.norms import Propose
 from lipcert.search.pullbacks import work
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import globs
 from lipcert.settings.written import mechanism_code
 from lipcert.suggestions import changes as what_ifs
 from lipcert.suggestions.advice import edits_of, remarks_of, stops_of
-from lipcert.suggestions.analyst import Analysed, Analyst, Remembered, changed, learning_rate, place
+from lipcert.suggestions.analyst import Analysed, Analyst, changed, learning_rate, place
 from lipcert.suggestions.changes import families, held
 from lipcert.suggestions.records import (
     TOPIC,
@@ -465,8 +464,7 @@ def suggest(
     check_complete(settings)
     check_single("suggest", settings)
     started = time.monotonic()
-    remembered = Remembered()
-    base = bounded(model, settings, None, remembered)
+    base = bounded(model, settings)
     trials = _trials(base, examples, probe=probe)
     share = _PROBES if probe else _REHEARSALS
     for_runs = 0.0 if isinstance(trials, str) else min(share * budget, SECONDS)
@@ -474,11 +472,11 @@ def suggest(
     is_biased = any(use.slot == "bias" for use in graph.trained_uses())
     known = families(settings, is_biased)
     if examples is None:
-        measured = _drawn(base, settings, remembered)
+        measured = _drawn(base, settings)
     else:
         measured = _evenly_spaced(examples, int(_DATA * _WORK / work(base.program)))
     session = Session(
-        analyst=Analyst(base, settings, measured, remembered),
+        analyst=Analyst(base, settings, measured),
         families=known,
         home=() if settings.enforced.acts else known[:1],
         started=started,
@@ -510,14 +508,14 @@ def _trials(base: Bounded, examples: Examples | None, *, probe: bool) -> Trials 
         return f"none was made: {error}"
 
 
-def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | None:
+def _drawn(base: Bounded, settings: Settings) -> Examples | None:
     """Draw random admissible examples, few enough to be measured again and again."""
     count = int(min(max(_WORK / work(base.program), _LEAST), _MOST))
     graph = base.unclipped
     known = base
     if not math.isfinite(base.at_input.norm):
         within = held("clipless", settings, biased=True)
-        known = Analyst(base, settings, None, propose).analysed((within,)).found
+        known = Analyst(base, settings, None).analysed((within,)).found
     return random_examples(graph.input_shape, known.domain, base.loss, graph.output_shape, count)
 
 

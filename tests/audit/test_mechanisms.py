@@ -90,7 +90,7 @@ def failing(report: AuditReport, code: str) -> CheckReport:
 def test_more_noise_than_a_step_needs_is_right_under_weight_clipping(tmp_path: Path) -> None:
     report = audited(tmp_path / "t", Way(CLIPPED), Fault(std=lambda step, _: 1.0 + step / 25.0))
     assert report.verdict is Verdict.PASS
-    assert any("1.5 to 1.74 for the sensitivities" in check.message for check in report.checks)
+    assert any("1.5 to 1.74, where 1.5 suffices" in check.message for check in report.checks)
 
 
 def test_noise_too_small_at_one_step_without_detail(tmp_path: Path) -> None:

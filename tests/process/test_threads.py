@@ -17,7 +17,6 @@ from lipcert.audit import run as audit_run
 from lipcert.audit.job import Job
 from lipcert.process.threads import one_thread, worker_pool
 from lipcert.search import norms
-from lipcert.search.norms import proposals
 from lipcert.training import calibration
 from tests.training.runs import private_run
 
@@ -67,9 +66,12 @@ class Watch:
         return bool(self.threads - {threading.get_ident()})
 
 
-def test_an_analysis_has_one_thread_in_its_workers_and_around_them() -> None:
-    norm, around = Watch(proposals), Watch(lambda *_: None)
-    bounded(load_model(MODEL), Settings(), around, norm)
+def test_an_analysis_has_one_thread_in_its_workers_and_around_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    norm, around = Watch(norms.proposals), Watch(lambda *_: None)
+    monkeypatch.setattr(norms, "proposals", norm)
+    bounded(load_model(MODEL), Settings(), around)
     assert norm.seen == around.seen == {1}
     assert norm.had_workers
 

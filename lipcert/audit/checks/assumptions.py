@@ -39,6 +39,7 @@ from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import outside
 from lipcert.graph.ir import is_shown
 from lipcert.measure.precision import Precision
+from lipcert.text.numbers import counted
 
 _DOMAIN: Final = Check(
     "LC304",
@@ -48,6 +49,11 @@ _DOMAIN: Final = Check(
 )
 _CONSTRAINT: Final = Check("LC310", "weight-constraint")
 _STATISTICS: Final = (".running_mean", ".running_var")
+_JUDGED: Final = {
+    Verdict.PASS: "the largest, up to rounding, of",
+    Verdict.INCONCLUSIVE: "undecided at",
+    Verdict.VIOLATION: "outside at",
+}
 
 
 @run_check(_DOMAIN, most=FEW)
@@ -125,55 +131,29 @@ def _at_the_point(run: RecordedRun, names: list[str]) -> Iterator[CheckReport]:
 
 
 def _reported(found: list[Excess], outside: Verdict) -> Iterator[CheckReport]:
-    """Yield a report for every tensor that is outside or undecided, else one pass with the
-    largest."""
+    """Yield a report for every tensor that is outside or undecided, else one for the largest
+    norm."""
     bad = [excess for excess in found if excess.verdict is not Verdict.PASS]
-    for parameter in dict.fromkeys(excess.parameter for excess in bad):
-        yield _report([excess for excess in bad if excess.parameter == parameter], outside)
-    if bad or not found:
-        return
-    worst = max(found, key=lambda excess: excess.upper)
-    radius = worst.constraint.radius
-    places = len({excess.weights for excess in found})
-    over = ""
-    if worst.upper > 1.0:
-        over = f", exceeding it by {worst.upper - 1.0:.1e} of it at most, which is rounding"
-    message = (
-        f"all constrained weights at {places} recorded steps obey their constraint{over}"
-        if worst.weights != MODEL
-        else f"the weights of the file obey their constraints{over}"
-    )
-    where = f"{worst.weights}: {worst.parameter}"
-    yield _CONSTRAINT.passed(message, where, (worst.upper * radius, radius))
-
-
-def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
-    """Report one tensor: its worst place, and how many places there are."""
-    violated = [excess for excess in mine if excess.verdict is Verdict.VIOLATION]
-    worst = max(violated or mine, key=lambda excess: excess.lower)
-    radius = worst.constraint.radius
-    many = f" (and at {len(mine) - 1} more sets of weights)" if len(mine) > 1 else ""
-    if violated:
-        message = (
-            f"{worst.parameter!r} at {worst.weights} has the {worst.constraint.kind} norm "
-            f"{worst.lower * radius:.9g}, its constraint is {radius:.9g}{many}"
+    tensors = dict.fromkeys(excess.parameter for excess in bad)
+    parts = [[excess for excess in bad if excess.parameter == name] for name in tensors]
+    for mine in parts or [found] * bool(found):
+        violated = [excess for excess in mine if excess.verdict is Verdict.VIOLATION]
+        worst = max(violated or mine, key=lambda excess: excess.upper)
+        verdict, radius = outside if violated else worst.verdict, worst.constraint.radius
+        low, high = worst.lower * radius, worst.upper * radius
+        places = counted(len({excess.weights for excess in mine}), "set")
+        remedy = "project after every step of the optimizer, before the next forward pass"
+        if verdict is Verdict.MISMATCH:
+            remedy = "export weights that were projected, or bound the weights of the file"
+        yield _CONSTRAINT.failed(
+            f"the {worst.constraint.kind} norm of {worst.parameter!r} at {worst.weights} lies "
+            f"between {low:.9g} and {high:.9g}, its constraint is {radius:.9g} "
+            f"({_JUDGED[worst.verdict]} {places} of weights)",
+            f"{worst.weights}: {worst.parameter}",
+            (low if violated else high, radius),
+            verdict=verdict,
+            remedy="" if verdict is Verdict.PASS else remedy,
         )
-    else:
-        message = (
-            f"{worst.parameter!r} at {worst.weights} has a {worst.constraint.kind} norm between "
-            f"{worst.lower * radius:.9g} and {worst.upper * radius:.9g}, its constraint is "
-            f"{radius:.9g}{many}: whether it obeys could not be decided"
-        )
-    remedy = "project after every step of the optimizer, before the next forward pass"
-    if violated and outside is Verdict.MISMATCH:
-        remedy = "export weights that were projected, or bound the weights of the file"
-    return _CONSTRAINT.failed(
-        message,
-        f"{worst.weights}: {worst.parameter}",
-        ((worst.lower if violated else worst.upper) * radius, radius),
-        verdict=outside if violated else Verdict.INCONCLUSIVE,
-        remedy=remedy,
-    )
 
 
 def stored_unit(run: RecordedRun) -> float:

@@ -212,73 +212,63 @@ def _divisor(run: RecordedRun) -> Iterator[Finding]:
 
 def _stated_noise(run: RecordedRun) -> Iterator[Finding]:
     """Report the first statement of too little noise."""
-    sigma = run.multiplier
+    sigma, anew = run.multiplier, are_made_anew(run.settings)
     if sigma is None or not list(stated_noise(run)):
         yield (
             "the noise multiplier is not claimed (--noise-multiplier), or the standard deviations "
             "are not recorded; use recorder.noise(…)"
         )
-    elif are_made_anew(run.settings):
-        yield from _at_each_step(run, sigma)
-    else:
-        yield from _throughout(run, sigma)
-
-
-def _throughout(run: RecordedRun, sigma: float) -> Iterator[Finding]:
-    """Compare the noise with sensitivities that hold for the whole run."""
-    for where, step in stated_noise(run):
-        found = _multiplier(run, run.claims, step, where)
+        return
+    multipliers, checked = [], 0
+    for where, step, at in _places(run, anew):
+        found = _multiplier(run, run.claims if at is None else at.claims, step, where)
+        falls_short = isinstance(found, float) and found * _STORED < sigma
+        if falls_short and at is not None and at.weights is not None:  # by the tightest norms
+            tightest = bounded_at(at.claims, at.weights, replace(run.settings, tier="tight"))
+            found = _multiplier(run, tightest, step, where)
         if isinstance(found, str):
             yield found
             return
-        if found is not None and _falls_short(found, sigma):
-            yield _fault(where, found, sigma)
-            return
-    yield _CHECK.passed(f"noise of multiplier {sigma:.6g}")
-
-
-def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
-    """Compare the noise with the sensitivities at the weights of every step."""
-    multipliers: list[float] = []
-    steps = {step.number: step for step in reversed(run.steps)}
-    checked = 0
-    for _, step in sorted(steps.items()):
-        where = run.name(step)
-        at = None if step.weights_before is None else run.replay_weights(where)
-        if at is None or not at.admissible:
-            continue
-        found = _at_weights(run, at, step, sigma)
-        if isinstance(found, str):
-            yield found
-            return
-        if found is not None and _falls_short(found, sigma):
-            yield _fault(f"{where}, at whose weights the sensitivity was taken,", found, sigma)
+        if found is not None and found * _STORED < sigma:
+            place = where if at is None else f"{where}, at whose weights the sensitivity was taken,"
+            yield _CHECK.failed(
+                f"the noise that {place} states has the multiplier {found:.6g}, but {sigma:.6g} "
+                "was accounted for",
+                where,
+                (found, sigma),
+                remedy="multiply the sensitivity of what is noised by the noise multiplier",
+            )
             return
         checked += 1
         multipliers += [] if found is None else [found]
-    if checked < len(steps):
+    steps = len({step.number for step in run.steps})
+    if anew and checked < steps:
         yield (
-            f"the noise of {len(steps) - checked} of {len(steps)} steps is not compared "
-            "with any sensitivity, because their weights were not recorded or are outside their "
+            f"the noise of {steps - checked} of {steps} steps is not compared with any "
+            "sensitivity, because their weights were not recorded or are outside their "
             "constraints; use every=1 of the recorder"
         )
-    if multipliers:
-        yield _CHECK.passed(
-            f"noise of multiplier {min(multipliers):.6g} to {max(multipliers):.6g} for the "
-            f"sensitivities at the weights of {checked} steps, where {sigma:.6g} suffices"
-        )
+    if multipliers or not anew:
+        least, most = (end(multipliers, default=sigma) for end in (min, max))
+        shown = f"noise of multiplier {least:.6g} to {most:.6g}"
+        yield _CHECK.passed(f"{shown}, where {sigma:.6g} suffices")
 
 
-def _at_weights(
-    run: RecordedRun, at: ReplayWeights, step: Step, sigma: float
-) -> float | str | None:
-    """Return the multiplier at these weights, by the tightest norms if others do not suffice."""
-    where = run.name(step)
-    found = _multiplier(run, at.claims, step, where)
-    if not isinstance(found, float) or not _falls_short(found, sigma) or at.weights is None:
-        return found
-    tightest = replace(run.settings, tier="tight")
-    return _multiplier(run, bounded_at(at.claims, at.weights, tightest), step, where)
+_Place = tuple[str, Step | None, ReplayWeights | None]
+"""Where noise is stated, by which step, and with which weights and claims of its own."""
+
+
+def _places(run: RecordedRun, anew: bool) -> Iterator[_Place]:
+    """Yield each different statement or, if sensitivities are those of each step's weights, the
+    steps whose weights they apply to."""
+    if not anew:
+        yield from ((where, step, None) for where, step in stated_noise(run))
+        return
+    steps = {step.number: step for step in reversed(run.steps)}
+    for _, step in sorted(steps.items()):
+        at = None if step.weights_before is None else run.replay_weights(run.name(step))
+        if at is not None and at.admissible:
+            yield run.name(step), step, at
 
 
 def _multiplier(
@@ -313,17 +303,3 @@ def _outer(run: RecordedRun, step: Step | None) -> float | None:
             if scale is not None:
                 return scale.outer
     return None
-
-
-def _falls_short(found: float, sigma: float) -> bool:
-    return found * _STORED < sigma
-
-
-def _fault(where: str, found: float, sigma: float) -> CheckReport:
-    return _CHECK.failed(
-        f"the noise that {where} states has the multiplier {found:.6g}, but {sigma:.6g} was "
-        "accounted for",
-        where.partition(",")[0],
-        (found, sigma),
-        remedy="multiply the sensitivity of what is noised by the noise multiplier",
-    )
