@@ -13,9 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.analysis.premises import constraints_of
+from lipcert.analysis.premises import constraints_of, plain_norm
 from lipcert.core import program as p
-from lipcert.core import window_kinds
 from lipcert.core.program import FloatArray, Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
@@ -28,9 +27,9 @@ from lipcert.gradient_stats.measure import (
     numbers_held,
     observed_of,
 )
-from lipcert.graph.evaluate import evaluate_batch
-from lipcert.graph.ir import Graph, Operand, Use, graph_at, parameters_of, places_of
-from lipcert.search.pullbacks import cotangents, pulls, work
+from lipcert.graph.evaluate import batch_output
+from lipcert.graph.ir import Graph, Operand, Use, graph_at, linear_step, parameters_of, places_of
+from lipcert.search.pullbacks import stretched_most, work
 from lipcert.settings.settings import ConstraintSpec, Settings
 
 _ROUNDS: Final = 12
@@ -72,10 +71,9 @@ def _spectral(use: Use) -> float:
 
     For a table it is the longest row, for other operands the largest entry.
     """
-    if use.is_table:
-        return float(np.max(np.linalg.norm(use.operand.array, axis=1)))
-    if not use.is_linear_map:
-        return float(np.max(np.abs(use.operand.array), initial=0.0))
+    plain = plain_norm(use)
+    if plain is not None:
+        return plain[1]
     if use.operand not in _KNOWN:
         _KNOWN[use.operand] = _of_linear_map(use)
     return _KNOWN[use.operand]
@@ -83,20 +81,10 @@ def _spectral(use: Use) -> float:
 
 def _of_linear_map(use: Use) -> float:
     array = use.operand.array
-    if not isinstance(use.node.op, window_kinds.Conv):
+    if isinstance(use.node.op, p.Dense):
         return float(np.linalg.norm(array, 2)) if array.size else 0.0
-    op = replace(use.node.op, weight=p.Operand(array, array), bias=None)
-    step = replace(use.node.step, op=op, inputs=("x",), output="y")
-    (shape,) = use.node.given
-    linear = p.Program("x", "y", {"x": shape, "y": step.shape}, (step,), None, covered=())
-    x: FloatArray = np.random.default_rng(0).standard_normal((1, *shape))
-    back, norm = pulls(linear, {"x": x, "y": np.empty((1, *step.shape))}), 0.0
-    for _ in range(_ROUNDS):
-        x = x / max(float(np.linalg.norm(x)), _SMALLEST)
-        y = evaluate_batch(linear, x)["y"]
-        norm = float(np.linalg.norm(y))
-        x = cotangents(linear, back, {"y": y})["x"]
-    return norm
+    step, given = linear_step(use.node, array)
+    return float(np.linalg.norm(batch_output(step, [stretched_most(step, given, _ROUNDS)])))
 
 
 _MOST: Final = 256

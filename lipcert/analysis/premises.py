@@ -31,10 +31,11 @@ from lipcert.core.membership import constraint_faults
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Dense, FloatArray, Move, Program, Shape
 from lipcert.core.reader.records import Model
+from lipcert.core.rules.facts import lengths_up
 from lipcert.core.rules.moves import keeps_order
 from lipcert.core.window_kinds import Conv
 from lipcert.errors import UsageError
-from lipcert.graph.ir import EvalLayer, Graph, Node, example
+from lipcert.graph.ir import EvalLayer, Graph, Node, Use, example
 from lipcert.losses import make_loss, stated, stated_parts
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import ConstraintSpec, Settings, loss_parameters
@@ -135,6 +136,18 @@ def norm_down(array: FloatArray) -> float:
     if largest_magnitude(array) < _TINY:
         return 0.0
     return divide_down(norm_up(array), 1.0 + (array.size + 8) * 2.0**-52)
+
+
+def plain_norm(use: Use) -> tuple[float, float] | None:
+    """Return the ends of the norm of a table or an entrywise op; None for a linear map."""
+    if use.is_table:
+        rows = use.operand.array
+        longest = rows[int(np.argmax(np.linalg.norm(rows, axis=1)))]
+        return norm_down(longest), float(np.max(lengths_up(rows)))
+    if not use.is_linear_map:
+        largest = float(np.max(np.abs(use.operand.array), initial=0.0))
+        return largest, largest
+    return None
 
 
 def scope_claim(

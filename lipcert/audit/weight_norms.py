@@ -13,25 +13,22 @@ factor 1 + γ_n. For fewer than 2^40 products γ_n ≤ n·2^-52.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
 
-from lipcert.analysis.premises import constraints_of, norm_down
+from lipcert.analysis.premises import constraints_of, norm_down, plain_norm
 from lipcert.audit.bounds import Claims, are_made_anew, claims_at
 from lipcert.audit.records import Verdict
 from lipcert.core.arithmetic import add_down, divide_down, divide_up, multiply_up
 from lipcert.core.interval import norm_up
 from lipcert.core.norms.convolution import Kernel
-from lipcert.core.program import Dense, FloatArray, Operand, Shape, Step
-from lipcert.core.rules.facts import lengths_up
-from lipcert.core.window_kinds import Conv
+from lipcert.core.program import FloatArray
 from lipcert.graph.evaluate import batch_output
-from lipcert.graph.ir import Node, Use, graph_at, is_shown, parameters_of
-from lipcert.measure.lowering import lowered
+from lipcert.graph.ir import Node, Use, graph_at, is_shown, linear_step, parameters_of
 from lipcert.search.norms import proved_bound
+from lipcert.search.pullbacks import stretched_most
 from lipcert.settings.settings import ConstraintSpec
 from lipcert.settings.values import TierName
 
@@ -114,18 +111,6 @@ def _spectral(use: Use, radius: float, allowed: float) -> tuple[float, float]:
     return lower, upper
 
 
-def plain_norm(use: Use) -> tuple[float, float] | None:
-    """Return the ends of the norm of a table or an entrywise op; None for a linear map."""
-    if use.is_table:
-        rows = use.operand.array
-        longest = rows[int(np.argmax(np.linalg.norm(rows, axis=1)))]
-        return norm_down(longest), float(np.max(lengths_up(rows)))
-    if not use.is_linear_map:
-        largest = float(np.max(np.abs(use.operand.array), initial=0.0))
-        return largest, largest
-    return None
-
-
 def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:
     """Return both ends over the radius; with radius 0, a norm above 0 exceeds it infinitely."""
     if radius == 0.0:
@@ -197,61 +182,17 @@ def operator_norm_upper(node: Node, tier: TierName) -> float:
 
     Proving takes a share of 4e-8 of the norm, or a little more.
     """
-    op, given, shape = linear_map(node, node.operands["weight"].array)
-    return proved_bound(Kernel.of(op, given, shape), tier)
-
-
-def linear_map(node: Node, weight: FloatArray) -> tuple[Dense | Conv, Shape, Shape]:
-    """Return a layer with this weight and no bias; a matrix acts on one position.
-
-    Its norm is that of the layer.
-
-    Raises:
-        TypeError: for a node that is not a layer.
-    """
-    exact = Operand(weight, weight)
-    match node.op:
-        case Dense() as dense:
-            matrix = replace(dense, weight=exact, bias=None)
-            return matrix, (1, weight.shape[1]), (1, weight.shape[0])
-        case Conv() as conv:
-            kernel = replace(conv, weight=exact, bias=None)
-            return kernel, node.given[0], node.step.shape
-    raise TypeError(f"node {node.name!r} is not a layer")
-
-
-def image_of(node: Node, weight: FloatArray, x: FloatArray) -> FloatArray:
-    """Apply the layer to vectors [examples, ...], entry by entry as its map reads them."""
-    op, given, shape = linear_map(node, weight)
-    step = Step(op, ("x",), "y", shape, 0)
-    found: FloatArray = batch_output(step, [x.reshape(len(x), *given)])
-    return found
+    step, given = linear_step(node, node.operands["weight"].array)
+    return proved_bound(Kernel.of(step.op, given, step.shape), tier)
 
 
 def operator_norm_lower(node: Node) -> float:
     """Return a lower bound from the best vector that a power iteration finds."""
     weight = node.operands["weight"].array
-    vector = _long_vector(node, weight)
-    image = image_of(node, weight, vector[None])
-    spread = norm_up(image_of(node, np.abs(weight), np.abs(vector)[None]))
+    step, given = linear_step(node, weight)
+    vector = stretched_most(step, given, _ITERATIONS)
+    image = batch_output(step, [vector])
+    spread = norm_up(batch_output(linear_step(node, np.abs(weight))[0], [np.abs(vector)]))
     gamma = (vector.size + 2) * 2.0**-52
     error = multiply_up(spread, gamma * (1.0 + 2.0 * gamma))
     return divide_down(max(add_down(norm_down(image), -error), 0.0), norm_up(vector))
-
-
-def _long_vector(node: Node, weight: FloatArray) -> FloatArray:
-    """Apply (TᵀT)^k to a fixed vector, and normalise it."""
-    op, given, shape = linear_map(node, weight)
-    single = Node(node.name, Step(op, ("x",), "y", shape, 0), (given,))
-    tensors = {"weight": torch.from_numpy(weight.copy())}
-    vector = torch.from_numpy(np.random.default_rng(0).standard_normal(given))
-    for _ in range(_ITERATIONS):
-        vector = vector.detach().requires_grad_()
-        with torch.enable_grad():
-            image = lowered(single, (vector,), tensors)
-            (back,) = torch.autograd.grad(image, vector, image.detach())
-        length = float(back.norm())
-        if not (math.isfinite(length) and length > 0.0):
-            break
-        vector = back / length
-    return np.array(vector.detach().numpy(), dtype=np.float64)

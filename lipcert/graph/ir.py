@@ -479,6 +479,22 @@ def viewed(operand: Operand, whole: FloatArray) -> FloatArray:
     return shown if operand.plus is None else shown + operand.plus
 
 
+def linear_step(node: Node, weight: FloatArray) -> tuple[p.Step, Shape]:
+    """Return a layer with this weight and no bias, and the shape that it reads.
+
+    A matrix acts on one position; the norm is that of the layer.
+
+    Raises:
+        TypeError: for a node that is not a layer.
+    """
+    if not isinstance(node.op, p.Dense | window_kinds.Conv):
+        raise TypeError(f"node {node.name!r} is not a layer")
+    op = replace(node.op, weight=p.Operand(weight, weight), bias=None)
+    if isinstance(op, p.Dense):
+        return p.Step(op, ("x",), "y", (1, weight.shape[0]), 0), (1, weight.shape[1])
+    return p.Step(op, ("x",), "y", node.step.shape, 0), node.given[0]
+
+
 def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
     """Return the numbers of every parameter of the graph, in its own shape.
 

@@ -50,6 +50,19 @@ def cotangents(
     return found
 
 
+def stretched_most(step: p.Step, given: p.Shape, rounds: int) -> Array:
+    """Return (TᵀT)^rounds of a fixed vector, normalised, for the linear step T.  # [1, *given]"""
+    x: Array = np.random.default_rng(0).standard_normal((1, *given))
+    back = _pull(step, [x], np.empty((1, *step.shape)))
+    for _ in range(rounds):
+        (image,) = back(batch_output(step, [x]))
+        length = float(np.linalg.norm(image))
+        if not 0.0 < length < math.inf:
+            break
+        x = image / length
+    return x
+
+
 def squares(array: Array) -> Array:
     """Return ‖·‖² of each example."""
     flat = array.reshape(len(array), -1)

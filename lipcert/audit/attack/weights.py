@@ -14,10 +14,10 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.pipeline import aligned
-from lipcert.analysis.premises import constraints_of
+from lipcert.analysis.premises import constraints_of, plain_norm
 from lipcert.audit.attack.ascent import Best, Rows, SearchSpace, climb, starting_rows
 from lipcert.audit.bounds import Claims
-from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper, plain_norm
+from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
 from lipcert.core.interval import norm_up
 from lipcert.core.program import Dense, FloatArray, operands
 from lipcert.errors import NoVerdictError, UsageError

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from scipy.sparse import bmat, coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lipcert.audit.weight_norms import linear_map
 from lipcert.core.arithmetic import divide_up, multiply_down, round_up, sqrt_down
 from lipcert.core.circle import half_turns
 from lipcert.core.norms.convolution import Convolution, Kernel
@@ -30,7 +29,7 @@ from lipcert.core.norms.stacks import ComplexArray
 from lipcert.core.program import FloatArray, IndexArray
 from lipcert.core.window_kinds import Conv
 from lipcert.errors import UsageError
-from lipcert.graph.ir import Node, Operand, viewed
+from lipcert.graph.ir import Node, Operand, linear_step, viewed
 
 Matrix = npt.NDArray[np.float64 | np.complex128]
 UNIT_ROUNDOFF: Final = 2.0**-53
@@ -192,7 +191,8 @@ def matrices_of(node: Node, operand: Operand) -> Matrices | None:
         return RealMatrices.of(operand)
     labels = np.arange(1.0, operand.array.size + 1.0).reshape(operand.shape)
     try:
-        frame = Kernel.of(*linear_map(node, labels)).frame
+        step, given = linear_step(node, labels)
+        frame = Kernel.of(step.op, given, step.shape).frame
     except ValueError as error:
         raise UsageError(
             f"training: the weight of node {node.name!r} is beyond what can be projected "
