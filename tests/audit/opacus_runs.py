@@ -60,32 +60,48 @@ class OpacusRun:
     declared: dict[str, Any] = field(default_factory=dict)
 
 
-def recorded(folder: Path, run: OpacusRun) -> None:
-    """Train, and record every fourth step with its tensors."""
+def recorded(
+    folder: Path,
+    run: OpacusRun,
+    rank: int | None = None,
+    attached: Callable[[Any, int], None] = untouched,
+) -> None:
+    """Train, and record every fourth step with its tensors. rank: of two processes; attached: is
+    called with the optimizer and the rank before it is attached."""
     from opacus import PrivacyEngine
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
     from opacus.utils.batch_memory_manager import BatchMemoryManager
 
-    torch.manual_seed(5)
+    if rank is None:
+        torch.manual_seed(5)
     network = module(NETWORK, torch.float32).train()
     if run.stretched != 1.0:
         network.register_forward_hook(lambda _module, _inputs, logits: run.stretched * logits)
+    if rank is not None:
+        ghost = run.options.get("grad_sample_mode") == "ghost"
+        parallel: Any = nn.parallel.DistributedDataParallel
+        network = (parallel if ghost else DifferentiallyPrivateDistributedDataParallel)(network)
     loss_fn: Any = nn.CrossEntropyLoss(reduction=run.options.get("loss_reduction", "mean"))
     shuffled = not run.options.get("poisson_sampling", True)
     loader = DataLoader(
         TensorDataset(*examples()), batch_size=run.batch, shuffle=shuffled, num_workers=run.workers
     )
+    given = {"noise_multiplier": SIGMA, "max_grad_norm": RADIUS, **run.options}
+    if rank is None:
+        given["noise_generator"] = torch.Generator().manual_seed(6)
     private = PrivacyEngine().make_private(
         module=network,
         optimizer=run.optimizer(network.parameters(), lr=0.1),
         criterion=loss_fn,
         data_loader=loader,
-        noise_generator=torch.Generator().manual_seed(6),
-        **{"noise_multiplier": SIGMA, "max_grad_norm": RADIUS, **run.options},
+        **given,
     )
     model, optimizer, loader = private[0], private[1], private[-1]
     loss_fn = private[2] if len(private) == 4 else loss_fn
     network = network if run.options.get("wrap_model") is False else model
-    with lipcert.Recorder(folder, network, optimizer, every=4) as recorder:
+    attached(optimizer, rank or 0)
+    ranks = {} if rank is None else {"rank": rank, "ranks": 2}
+    with lipcert.Recorder(folder, network, optimizer, every=4, **ranks) as recorder:
         attach_opacus(recorder, optimizer, loader)
         recorder.declare(**run.declared)
         loss_fn = recorder.wrap_loss(loss_fn)
@@ -113,36 +129,12 @@ def recorded_by_ranks(
     seeds: tuple[int, int] = (5, 6),
     before: Callable[[Any, int], None] = untouched,
 ) -> list[str]:
-    """The same in two processes, seeded so; the errors of both. before: called once, with the
-    optimizer and the rank, before it is attached."""
-    from opacus import PrivacyEngine
-    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+    """The same in two processes, seeded so; the errors of both."""
 
     def life(rank: int) -> None:
         torch.manual_seed(seeds[rank])
         torch.set_num_threads(1)
-        ghost = run.options.get("grad_sample_mode") == "ghost"
-        parallel: Any = nn.parallel.DistributedDataParallel
-        parallel = parallel if ghost else DifferentiallyPrivateDistributedDataParallel
-        network = parallel(module(NETWORK, torch.float32).train())
-        given = {"noise_multiplier": SIGMA, "max_grad_norm": RADIUS, **run.options}
-        private = PrivacyEngine().make_private(
-            module=network,
-            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-            criterion=nn.CrossEntropyLoss(),
-            data_loader=DataLoader(TensorDataset(*examples()), batch_size=run.batch),
-            **given,
-        )
-        model, optimizer, loader = private[0], private[1], private[-1]
-        before(optimizer, rank)
-        with lipcert.Recorder(folder, model, optimizer, every=4, rank=rank, ranks=2) as recorder:
-            attach_opacus(recorder, optimizer, loader)
-            loss_fn = recorder.wrap_loss(private[2] if ghost else nn.CrossEntropyLoss())
-            while recorder.step < run.steps:
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    loss_fn(model(x), y).backward()
-                    optimizer.step()
+        recorded(folder, run, rank, before)
 
     ends = ranked(life, 2, folder.with_name("ranks"))
     return ["lost" if end is None else end.error for end in ends]

@@ -95,7 +95,7 @@ def test_with_the_data_it_is_as_if_they_had_been_stored(tmp_path: Path, dtype: t
 
 
 def test_faults_are_found_through_the_data(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", dataset(), replace(NAMED, divisor=lambda _: 1.0))
+    found = audited(tmp_path / "t", dataset(), replace(NAMED, divisor=1.0))
     assert bad(found) == {("LC312", "agreement")}
 
 

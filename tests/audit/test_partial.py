@@ -13,7 +13,7 @@ from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import AuditReport, Recording, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Declaration, Manifest, Step
-from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
+from lipcert.audit.trace.writing import TraceWriter
 from lipcert.cli.audit import _exit_code
 from lipcert.errors import ExitCode, UsageError
 from lipcert.settings.settings import Settings
@@ -21,9 +21,7 @@ from tests.audit.faults import report_of
 from tests.audit.mechanism_runs import Way, recorded, settings
 from tests.report.written import audit_written
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 FLAT = settings(mechanism="gradient-clipping", clip_norm=0.5)
 
 

@@ -16,16 +16,14 @@ from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.trace.blobs import stored
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Manifest, Step
-from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
+from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, Parameter
 from tests.audit.checks.runs import recorded_of
 from tests.networks import dag, trained
 from tests.ops import Activation, BatchNorm, Dense
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 Tensors = Mapping[str, np.ndarray]
 VARIANCE = np.array([1.0, 4.0, 9.0])
 RANDOM = np.random.default_rng(0)

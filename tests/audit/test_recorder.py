@@ -22,9 +22,7 @@ from lipcert.audit.trace.writing import PrivateDataWarning
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 ROOT = Path(__file__).resolve().parents[2]
 X = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(2))

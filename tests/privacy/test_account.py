@@ -1,6 +1,7 @@
 """Accounts: the ε of the run as it is, and the findings on the run as it was claimed."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -66,24 +67,32 @@ def test_a_divisor_that_is_the_same_for_both_data_sets_tells_nothing(sampling) -
     assert account.diagnostics == ()
 
 
-def test_lc402_another_sampling_was_claimed() -> None:
-    claim = Declaration(claimed_sampling=Sampling.POISSON)
-    account = account_for(plan(Sampling.SHUFFLE, REPLACE), 1.5, declaration=claim)
-    assert codes(account) == [("LC402", Level.ERROR)]
-    assert account.claimed_epsilon == account.poisson_epsilon < account.epsilon
-    assert account_for(plan(), 1.5, declaration=claim).diagnostics == ()
+PLAIN, REPLACED, SHUFFLED = plan(), plan(neighbours=REPLACE), plan(Sampling.SHUFFLE, REPLACE)
+ONCE, SEPARATE, MEAN = Composition.ONCE, Composition.SEPARATE, Reduction.MEAN
+DECLARED: list[tuple[TrainingPlan, dict[str, Any], str, float, TrainingPlan | None]] = [
+    (SHUFFLED, {"claimed_sampling": Sampling.POISSON}, "LC402 error", 1.5, REPLACED),
+    (PLAIN, {"claimed_sampling": Sampling.POISSON}, "", 1.5, PLAIN),
+    (PLAIN, {"groups": 4, "composition": ONCE}, "LC403 error", 0.75, PLAIN),
+    (PLAIN, {"groups": 4, "composition": SEPARATE}, "LC403 error", 0.75, PLAIN.with_steps(400)),
+    (REPLACED, {"sensitivity_for": ADD_REMOVE}, "LC404 error", 0.75, PLAIN),
+    (SHUFFLED, {"sensitivity_for": ADD_REMOVE}, "LC404 error", 0.75, None),  # of no accountant
+    (PLAIN, {"sensitivity_for": REPLACE}, "LC404 info", 3.0, REPLACED),
+    (PLAIN, {"sensitivity_for": Neighbouring.ZERO_OUT}, "", 1.5, PLAIN),
+    (PLAIN, {"sensitivity_of": MEAN}, "LC406 error", 0.03, PLAIN),
+    (PLAIN, {"noise_on": MEAN}, "LC406 info", 75.0, PLAIN),
+    (PLAIN, {"sensitivity_of": MEAN, "noise_on": MEAN}, "", 1.5, PLAIN),
+]
+"""run, what is declared, the finding, σ as it is, and the run that is claimed to have σ = 1.5"""
 
 
-@pytest.mark.parametrize("composition", [Composition.ONCE, Composition.SEPARATE])
-def test_lc403_groups_are_one_release(composition) -> None:
-    claim = Declaration(groups=4, composition=composition)
-    account = account_for(plan(), 1.5, declaration=claim)
-    assert codes(account) == [("LC403", Level.ERROR)]
-    assert account.noise_multiplier == 0.75
-    assert account.epsilon == epsilon(plan(), 0.75)
-    steps = 100 if composition is Composition.ONCE else 400
-    assert account.claimed_epsilon == epsilon(plan().with_steps(steps), 1.5)
-    assert account.claimed_epsilon < account.epsilon
+@pytest.mark.parametrize(("run", "declared", "finding", "sigma", "claimed"), DECLARED)
+def test_what_is_declared_is_held_against_the_run(run, declared, finding, sigma, claimed) -> None:
+    account = account_for(run, 1.5, declaration=Declaration(**declared))
+    assert [f"{code} {level.value}" for code, level in codes(account)] == [finding] * bool(finding)
+    assert account.noise_multiplier == pytest.approx(sigma, rel=1e-12)
+    assert account.epsilon == epsilon(run, account.noise_multiplier)
+    assert account.claimed_epsilon == (claimed and epsilon(claimed, 1.5))
+    assert claimed is None or (account.claimed_epsilon < account.epsilon) == ("error" in finding)
 
 
 def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
@@ -96,44 +105,10 @@ def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
     assert account.noise_multiplier <= 1.5 / math.sqrt(3) * (1 + 1e-15)
 
 
-def test_lc404_noise_for_another_relation() -> None:
-    claim = Declaration(sensitivity_for=ADD_REMOVE)
-    run = plan(neighbours=REPLACE)
-    account = account_for(run, 1.0, declaration=claim)
-    assert codes(account) == [("LC404", Level.ERROR)]
-    assert account.epsilon == epsilon(run, 0.5)
-    assert account.claimed_epsilon == epsilon(plan(), 1.0) < account.epsilon
-    wasteful = account_for(plan(), 1.0, declaration=Declaration(sensitivity_for=REPLACE))
-    assert codes(wasteful) == [("LC404", Level.INFO)]
-    assert wasteful.epsilon == epsilon(plan(), 2.0)
-    same = Declaration(sensitivity_for=Neighbouring.ZERO_OUT)
-    assert account_for(plan(), 1.0, declaration=same).diagnostics == ()
-
-
-def test_a_claim_that_no_accountant_makes_is_not_invented() -> None:
-    claim = Declaration(sensitivity_for=ADD_REMOVE)
-    account = account_for(plan(Sampling.SHUFFLE, REPLACE), 1.0, declaration=claim)
-    assert account.claimed_epsilon is None
-    assert codes(account) == [("LC404", Level.ERROR)]
-
-
 @pytest.mark.parametrize(("delta", "expected"), [(1e-3, True), (0.9e-3, False)])
 def test_lc405_delta_is_to_be_below_one_in_n(delta, expected) -> None:
     found = codes(account_for(plan(delta=delta), 1.0))
     assert found == ([("LC405", Level.WARNING)] if expected else [])
-
-
-def test_lc406_noise_on_the_sum_by_the_sensitivity_of_the_mean() -> None:
-    claim = Declaration(sensitivity_of=Reduction.MEAN)
-    account = account_for(plan(), 5.0, declaration=claim)
-    assert codes(account) == [("LC406", Level.ERROR)]
-    assert account.noise_multiplier == pytest.approx(0.1)
-    assert account.epsilon > 50.0 * account.claimed_epsilon
-    wasteful = account_for(plan(), 0.1, declaration=Declaration(noise_on=Reduction.MEAN))
-    assert codes(wasteful) == [("LC406", Level.INFO)]
-    assert wasteful.noise_multiplier == pytest.approx(5.0)
-    both = Declaration(sensitivity_of=Reduction.MEAN, noise_on=Reduction.MEAN)
-    assert account_for(plan(), 1.0, declaration=both).epsilon == epsilon(plan(), 1.0)
 
 
 def test_no_finite_epsilon_is_said() -> None:

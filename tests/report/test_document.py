@@ -30,6 +30,7 @@ from lipcert.report.document import (
 from lipcert.report.html import page_html
 from tests.report.html.test_writing import check_inert as check_inert_page
 from tests.report.shown import number_of
+from tests.report.written import check_kept
 from tests.text.test_safe import check_inert, names
 
 COLUMNS = (
@@ -59,103 +60,11 @@ RICH = Document(
     ),
     word="PASS",
 )
-TEXT = """\
-net.onnx
-All holds.
-As far as it was tried.
-  sha256  abab
-
-Assumptions
-  A-RNG  checked  of the noise
-
-Why
-  -  one
-  -  two
-  2 further rows: --all shows them
-
-Findings
-  error LC101  node fc: no bound
-               remedy: freeze it
-  3 further rows: --all shows them
-
-Nodes
-  node        ‖W‖
-  ───────────────
-  fc        1.001
-  head|  no bound
-  7 further rows: --all shows them
-
-Shares
-  node  op    share  bar
-  ────────────────────────────
-  fc    Gemm    75%  █████████
-
-Again
-# the same
-lipcert analyze net.onnx
-"""
-MARKDOWN = """\
-# LipCert sample
-
-net.onnx
-
-**All holds.**
-
-**As far as it was tried.**
-
-|  |  |
-| --- | --- |
-| sha256 | abab |
-
-## Assumptions
-
-|  | status | statement |
-| --- | --- | --- |
-| A-RNG | checked | of the noise |
-
-## Why
-
-- one
-- two
-
-2 further rows are in the other formats.
-
-## Findings
-
-| level | code | where | finding | remedy |
-| --- | --- | --- | --- | --- |
-| error | LC101 | node fc | no bound | freeze it |
-
-3 further rows are in the other formats.
-
-## Nodes
-
-| node | ‖W‖ |
-| --- | --- |
-| fc | 1.0001 |
-| head\\| | no bound |
-
-7 further rows are in the other formats.
-
-## Shares
-
-| node | op | share | bar |
-| --- | --- | --- | --- |
-| fc | Gemm | 75% | █████████ |
-
-## Again
-
-    # the same
-    lipcert analyze net.onnx
-"""
 
 
-def test_text() -> None:
-    assert document_text(RICH, "text", width=60) == TEXT
-
-
-def test_markdown() -> None:
-    assert document_text(RICH, "markdown") == MARKDOWN
+def test_what_is_said_is_what_is_kept() -> None:
+    said = {form: document_text(RICH, form, width=60) for form in ("text", "markdown")}
+    check_kept("document.txt", said)
 
 
 def test_html_has_every_text_of_the_document() -> None:

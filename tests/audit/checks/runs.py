@@ -71,10 +71,6 @@ class Network(nn.Module):
         )
 
 
-Draw = Callable[[np.random.Generator, int], np.ndarray]
-"""the batch of a step"""
-
-
 @dataclass(frozen=True)
 class Plan:
     """How a run goes; the defaults are right.
@@ -84,7 +80,7 @@ class Plan:
     """
 
     changed: Callable[[nn.Module], None] = lambda _: None
-    divisor: Callable[[int], float] | None = None
+    divisor: float = BATCH
     stated_factor: float = 1.0
     noise_of: Callable[[str, int, Tensor, float], Tensor] = lambda _name, _step, drawn, _std: drawn
     after_projection: Callable[[Any, int], None] = lambda _network, _step: None
@@ -100,66 +96,13 @@ class Plan:
     )
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is trained, on which data. project: its weights into their constraints; stds: of the
-    noise that is required, by recorded tensor."""
-
-    network: nn.Module
-    project: Callable[[Any], None]
-    data: Tensor
-    labels: Tensor
-    batch: int
-    stds: Mapping[str, float]
-
-    @property
-    def rate(self) -> float:
-        return self.batch / len(self.data)
-
-
-def trained_with(folder: Path, plan: Plan, on: Subject, random: np.random.Generator) -> Trace:
-    """Train and record."""
-    network, size = on.network, len(on.data)
-    divisor_of = plan.divisor or (lambda _: float(on.batch))
-    optimizer = plan.optimizer(network.parameters())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recorder = Recorder(
-            folder,
-            network,
-            optimizer,
-            every=plan.every,
-            detail=plan.detail,
-            store_data=plan.store_data,
-        )
-        recorder.declare(
-            dataset_size=size,
-            batch_size=on.batch,
-            sampling="poisson",
-            steps=plan.steps,
-            noise_multiplier=SIGMA,
-        )
-        loss_fn = recorder.wrap_loss(functional.cross_entropy)
-        for step in range(plan.steps):
-            index = np.flatnonzero(random.random(size) < on.rate)
-            divisor = divisor_of(len(index))
-            optimizer.zero_grad()
-            for part in np.array_split(index, plan.micro):
-                known = {"index": part, "sampler": "poisson", "rate": on.rate}
-                recorder.batch(**known, divisor=on.batch)
-                logits = network(plan.prepared(on.data[part], step))
-                (loss_fn(logits, on.labels[part], reduction="sum") / divisor).backward()
-            _noised(recorder, plan, on, step)
-            optimizer.step()
-            on.project(network)
-            plan.after_projection(network, step)
-        recorder.close()
-    return read_trace(folder)
-
-
-def _noised(recorder: Recorder, plan: Plan, on: Subject, step: int) -> None:
-    gradients = {name: p.grad for name, p in on.network.named_parameters() if name in on.stds}
-    stds = on.stds
+def _noised(
+    recorder: Recorder,
+    plan: Plan,
+    gradients: dict[str, Tensor],
+    stds: Mapping[str, float],
+    step: int,
+) -> None:
     recorder.gradients(clean=gradients)
     # beyond 32 bits, which an audit takes for a secret; torch draws the same numbers
     generator = torch.Generator().manual_seed((1 << 40) + 1000 + step)
@@ -203,9 +146,30 @@ def recorded(folder: Path, plan: Plan) -> tuple[Claims, Trace]:
     data, labels = examples(random)
     network = Network()
     claims = claims_for(network)
+    stds = stds_for(claims)
     plan.changed(network)
-    on = Subject(network, Network.project, data, labels, BATCH, stds_for(claims))
-    return claims, trained_with(folder, plan, on, random)
+    optimizer = plan.optimizer(network.parameters())
+    seen = {name: getattr(plan, name) for name in ("every", "detail", "store_data")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Recorder(folder, network, optimizer, **seen) as recorder:
+            run = {"dataset_size": EXAMPLES, "batch_size": BATCH, "noise_multiplier": SIGMA}
+            recorder.declare(**run, sampling="poisson", steps=plan.steps)
+            loss_fn = recorder.wrap_loss(functional.cross_entropy)
+            for step in range(plan.steps):
+                index = np.flatnonzero(random.random(EXAMPLES) < BATCH / EXAMPLES)
+                optimizer.zero_grad()
+                for part in np.array_split(index, plan.micro):
+                    known = {"index": part, "sampler": "poisson", "rate": BATCH / EXAMPLES}
+                    recorder.batch(**known, divisor=BATCH)
+                    logits = network(plan.prepared(data[part], step))
+                    (loss_fn(logits, labels[part], reduction="sum") / plan.divisor).backward()
+                gradients = {name: p.grad for name, p in network.named_parameters()}
+                _noised(recorder, plan, gradients, stds, step)
+                optimizer.step()
+                network.project()
+                plan.after_projection(network, step)
+    return claims, read_trace(folder)
 
 
 def audited(folder: Path, plan: Plan = Plan(), **changes: object) -> Checked:

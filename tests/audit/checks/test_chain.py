@@ -24,14 +24,9 @@ from lipcert.audit.trace.files import sealed
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.redaction import redact
-from lipcert.audit.trace.writing import PrivateDataWarning
 from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, recorded
 
-pytestmark = [
-    pytest.mark.filterwarnings(
-        f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
-    )
-]
+pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": partial(SGD, lr=0.2, momentum=0.9, dampening=0.1, weight_decay=0.01),

@@ -13,68 +13,58 @@ X /= np.linalg.norm(X, axis=1, keepdims=True)
 Y = np.zeros(16)
 
 
-def test_a_sum_divided_by_a_constant() -> None:
-    report = leave_one_out(lambda x, y: {"w": x.sum(axis=0) / 16.0}, X, Y, 1 / 16)
-    assert report.verdict is Verdict.PASS
-    assert report.measured == pytest.approx(1 / 16)
+OPPOSITE = np.concatenate([np.ones((15, 1)), -np.ones((1, 1))])
+NAN = {"w": np.full(5, np.nan)}
+SUMS = {
+    "a sum divided by a constant": (lambda x, y: {"w": x.sum(axis=0) / 16}, X, 1 / 16, 1 / 16, ""),
+    "the sensitivity of a mean": (lambda x, y: {"w": x.sum(axis=0)}, X, 1 / 16, 1.0, "example"),
+    "a mean over the batch": (lambda x, y: {"w": x.mean(axis=0)}, OPPOSITE, 1 / 16, 2 / 16, "15"),
+    "two tensors": (lambda x, y: dict.fromkeys("ab", x.sum(axis=0)), X, 1.42, 2**0.5, ""),
+    "two tensors together": (lambda x, y: dict.fromkeys("ab", x.sum(axis=0)), X, 1.2, 2**0.5, "e"),
+    "no number": (lambda x, y: NAN, X, 1.0, np.inf, "example"),
+}
+"""a function of the examples, them, its claim, what one example moves it by; what shows more"""
 
 
-def test_the_sensitivity_of_a_mean_for_a_sum() -> None:
-    report = leave_one_out(lambda x, y: {"w": x.sum(axis=0)}, X, Y, 1 / 16, examples=[3, 5])
-    assert (report.code, report.verdict) == ("LC313", Verdict.VIOLATION)
-    assert report.measured == pytest.approx(1.0)
+@pytest.mark.parametrize("name", SUMS)
+def test_leaving_one_example_out(name: str) -> None:
+    """Divided by its size, a mean of opposite gradients moves by 2/16; NaN is never within."""
+    function, x, claim, moved, where = SUMS[name]
+    report = leave_one_out(function, x, Y, claim)
+    verdict = Verdict.VIOLATION if where else Verdict.PASS
+    assert (report.code, report.verdict) == ("LC313", verdict)
+    assert report.measured == pytest.approx(moved)
+    assert where in report.where
 
 
-def test_a_divisor_that_is_the_size_of_the_batch() -> None:
-    """The mean of opposite gradients: 2/16 instead of 1/16 at worst."""
-    x = np.concatenate([np.ones((15, 1)), -np.ones((1, 1))])
-    report = leave_one_out(lambda x, y: {"w": x.mean(axis=0)}, x, Y, 1 / 16)
-    assert report.verdict is Verdict.VIOLATION
-    assert report.where == "example 15"
+def test_some_examples_are_left_out_or_at_least_one() -> None:
+    def total(x, y):
+        return {"w": x.sum(axis=0)}
 
-
-def test_tensors_count_together_and_nan_is_never_within() -> None:
-    def two(x, y):
-        return {"a": x.sum(axis=0), "b": x.sum(axis=0)}
-
-    assert leave_one_out(two, X, Y, 1.2).verdict is Verdict.VIOLATION
-    assert leave_one_out(two, X, Y, 1.42).verdict is Verdict.PASS
-    nan = leave_one_out(lambda x, y: {"a": x.sum(axis=0) * np.nan}, X, Y, 1.0)
-    assert nan.verdict is Verdict.VIOLATION
-
-
-def test_no_examples_is_an_error() -> None:
+    few = leave_one_out(total, X, Y, 1 / 16, examples=[3, 5])
+    assert few.measured == pytest.approx(1.0)
+    assert few.where in {"example 3", "example 5"}
     with pytest.raises(UsageError):
-        leave_one_out(lambda x, y: {"a": x.sum(axis=0)}, X, Y, 1.0, examples=[])
+        leave_one_out(total, X, Y, 1.0, examples=[])
 
 
-def test_rows_by_themselves() -> None:
-    weight = RANDOM.standard_normal((5, 3)).astype(np.float32)
-    x = X.astype(np.float32)
-    assert batch_independence(lambda x: np.tanh(x @ weight), x).verdict is Verdict.PASS
+WEIGHT = RANDOM.standard_normal((5, 3))
+SEVENTH = np.eye(16)[7][:, None]
+ROWS = {
+    "rows by themselves": (lambda x: np.tanh(x.astype("f4") @ WEIGHT.astype("f4")), Verdict.PASS),
+    "NaN": (lambda x: x * np.nan, Verdict.PASS),
+    "less the mean": (lambda x: x - x.mean(axis=0), Verdict.VIOLATION),
+    "one reads its neighbour": (
+        lambda x: x + 1e-9 * np.roll(x, 1, axis=0) * SEVENTH[: len(x)],
+        Verdict.VIOLATION,
+    ),
+    "dropout": (lambda x: x * (RANDOM.random(x.shape) < 0.5), Verdict.INCONCLUSIVE),
+}
 
 
-def test_a_batch_mean() -> None:
-    report = batch_independence(lambda x: x - x.mean(axis=0), X)
-    assert (report.code, report.verdict) == ("LC316", Verdict.VIOLATION)
-
-
-def test_only_one_row_that_reads_its_neighbour() -> None:
-    def leaky(x):
-        out = x.copy()
-        out[7] += 1e-9 * x[6]
-        return out
-
-    report = batch_independence(leaky, X)
-    assert report.verdict is Verdict.VIOLATION
-    assert report.where == "example 7"
-
-
-def test_dropout_is_told_apart() -> None:
-    random = np.random.default_rng(0)
-    report = batch_independence(lambda x: x * (random.random(x.shape) < 0.5), X)
-    assert report.verdict is Verdict.INCONCLUSIVE
-
-
-def test_nan_rows_count_as_equal() -> None:
-    assert batch_independence(lambda x: x * np.nan, X).verdict is Verdict.PASS
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_a_batch(name: str) -> None:
+    function, verdict = ROWS[name]
+    report = batch_independence(function, X)
+    assert (report.code, report.verdict) == ("LC316", verdict)
+    assert name != "one reads its neighbour" or report.where == "example 7"

@@ -17,7 +17,6 @@ from lipcert.audit.checks.noise import AddedNoise, CountedNoise, Pool
 from lipcert.audit.checks.seed_reuse import Piece, Sketches, seed_reuse
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
-from lipcert.audit.trace.writing import PrivateDataWarning
 from tests.audit.checks.runs import Plan, bad, recorded
 
 
@@ -343,9 +342,7 @@ def repeated(name: str, step: int, drawn: torch.Tensor, std: float) -> torch.Ten
     return std * torch.randn(drawn.shape, generator=generator)
 
 
-@pytest.mark.filterwarnings(
-    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
-)
+@pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 def test_few_noises_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the first releases all, of later ones their beginning; copies are found as before."""
     module = sys.modules["lipcert.audit.checks.seed_reuse"]

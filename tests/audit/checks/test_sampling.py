@@ -27,7 +27,7 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.settings.settings import Settings
 from lipcert.training.loader import Sampler
-from tests.audit.checks.runs import Draw, Network, claims_for
+from tests.audit.checks.runs import Network, claims_for
 from tests.training.test_sampling import plan
 
 POOL, BATCH, STEPS = 400, 40, 20
@@ -110,6 +110,10 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
     assert below.shape == ({Sampling.POISSON: 15, BINS: 4}.get(way, 10),)
     assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 50))
     assert np.min(found) > math.log(SHARE)
+
+
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+"""the batch of a step"""
 
 
 def planted(name: str) -> Draw:

@@ -16,7 +16,7 @@ from lipcert.audit.records import Verdict
 from lipcert.audit.trace.blobs import Blob, stored
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Gradients, Manifest, Noise, Step
-from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
+from lipcert.audit.trace.writing import TraceWriter
 from lipcert.privacy.plan import Sampling
 from tests.audit.checks.runs import (
     Network,
@@ -28,9 +28,7 @@ from tests.audit.checks.runs import (
     only,
 )
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 
 UNSHOWN = {("LC314", "noise"), ("LC314", "release")}
 """what rests on gradients, of which these traces have none"""
@@ -113,11 +111,6 @@ def test_what_one_step_leaves_out_is_missed() -> None:
     assert "its batch" in missed(batches=())[0]
     assert "the generator" in missed(noise=Noise({}))[0]
     assert "applied" in missed(gradients=Gradients(Blob("0" * 64, Path())))[0]
-
-
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{PrivateDataWarning.__module__}.PrivateDataWarning"
-)
 
 
 def centred(network: Network) -> None:
