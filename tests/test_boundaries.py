@@ -15,8 +15,8 @@ TESTS = Path(__file__).resolve().parent
 PACKAGE = TESTS.parent / "lipcert"
 ROUNDING_MODULES = {"core/arithmetic.py", "core/interval.py"}
 BASES = {"AnyLogits", "Codec", "LossChoice", "LossParameters", "Mechanism", "OneProcess", "Op",
-         "PrivateTrainingHooks", "Proposals", "RecordingHooks", "Residual", "SoftmaxDomain", "Stated",
-         "Table", "TrainingMechanism", "Walk", "Weights", "_HeldWeights"}  # fmt: skip
+         "PrivateTrainingHooks", "Proposals", "RecordingHooks", "Residual", "SoftmaxDomain",
+         "Stated", "Table", "TrainingMechanism", "Walk", "Weights", "_HeldWeights"}  # fmt: skip
 """classes that have subclasses, and are not abstract"""
 HEAVY = ("torch", "onnx", "onnxruntime", "scipy", "numpy", "rich", "google.protobuf")
 
