@@ -32,7 +32,7 @@ NORMS = [
     by("norms.residual:unexplained", "return measured + product_error + U * measured + 2 * n * ETA",
         "return Fraction(0)", oracles.wrong_factors, norm_at_most_float),
     by("norms.residual:square_sum", "1 - gamma(size)", "9", oracles.norms_slightly_too_small),
-    by("norms.residual:extent", "int(found[-1]) + 1", "int(found[-1])",
+    by("norms.residual:_panels", "*filled[-1:] + 1", "0",
         test_engines.test_bands, definite_float),
     by("norms.explicit:strips_at_most_float", "if frobenius <= target", "if True",
         oracles.wrong_factors, oracles.in_strips),

@@ -57,12 +57,12 @@ def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
 def gram_at_most(G: FloatMatrix, rows: int, frobenius: Fraction, target: Fraction) -> bool:
     """Whether ‖A‖² ≤ target could be proved from G = fl(AᵀA).
 
-    rows: of A; frobenius ≥ ‖A‖_F².
+    rows: of A; frobenius ≥ ‖A‖_F². G is overwritten.
     """
     columns = len(G)
     gram_error = gamma(rows) * frobenius + 4 * rows * columns**2 * ETA
     level = float(target - 2 * (gram_error + gamma(columns) * columns))
-    B = -G
+    B = np.negative(G, out=G)
     np.einsum("ii->i", B)[:] += level
     rest = unexplained(B)
     error = gram_error + U * norm(B)
