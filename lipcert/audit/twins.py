@@ -28,7 +28,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -353,8 +353,8 @@ def _difference(tape: Tape, before: object, returned: object) -> Difference | No
     """Return what a second run has shown, or else how its result differs."""
     if tape.difference is not None:
         return tape.difference
-    where = _unequal(before, returned, "what is returned")
-    return None if where is None else Difference(f"{where} differs")
+    pairs = zip(*(_shown(value, "what is returned") for value in (before, returned)), strict=False)
+    return next((Difference(f"{name} differs") for (name, a), (_, b) in pairs if a != b), None)
 
 
 def _size(data: Data) -> int:
@@ -443,28 +443,19 @@ class _Some(Dataset[Any]):
         return self._whole[self._index[place]]
 
 
-def _unequal(first: object, second: object, name: str) -> str | None:
-    """Return where two returned values differ; None if nowhere, as far as they can be compared."""
-    first, second = _parts(first), _parts(second)
-    if isinstance(first, Tensor | np.ndarray) and isinstance(second, Tensor | np.ndarray):
-        digests = {digest_of([torch.as_tensor(value)]) for value in (first, second)}
-        return name if len(digests) > 1 else None
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        if list(first) != list(second):
-            return f"{name} (its names)"
-        parts = ((first[key], second[key], f"{name}[{key!r}]") for key in first)
-        return next((found for part in parts if (found := _unequal(*part))), None)
-    if isinstance(first, tuple | list) and isinstance(second, tuple | list):
-        if len(first) != len(second):
-            return f"{name} (its length)"
-        each = enumerate(zip(first, second, strict=True))
-        return next(
-            (found for k, (a, b) in each if (found := _unequal(a, b, f"{name}[{k}]"))), None
-        )
-    plain = str, bytes, int, float, complex, np.generic, type(None)
-    if isinstance(first, plain) and isinstance(second, plain):
-        return None if repr(first) == repr(second) else name
-    return None if type(first) is type(second) else f"{name} (its kind)"
+def _shown(value: object, name: str) -> Iterator[tuple[str, str]]:
+    """Yield each part of a returned value with what can be compared of it, a whole before its
+    parts."""
+    value = _parts(value)
+    if isinstance(value, Tensor | np.ndarray):
+        yield name, digest_of([torch.as_tensor(value)])
+    elif isinstance(value, Mapping):
+        yield name, f"{len(value)} parts: {list(value)}"
+        for key, part in value.items():
+            yield from _shown(part, f"{name}[{key!r}]")
+    else:
+        plain = isinstance(value, str | bytes | int | float | complex | np.generic | None)
+        yield name, repr(value) if plain else str(type(value))
 
 
 def _parts(value: object) -> object:
@@ -476,7 +467,7 @@ def _parts(value: object) -> object:
     if isinstance(value, SimpleNamespace):
         return vars(value)
     if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
+        value = sorted(map(repr, value))
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
-        return value.tolist()
-    return value
+        value = value.tolist()
+    return dict(enumerate(value)) if isinstance(value, tuple | list) else value

@@ -169,7 +169,7 @@ FAULTS: dict[str, tuple[Callable[[Data], object], Callable[[Data], object], str]
     "vocabulary": (
         Loop(publishes=lambda model, data: {"words": words_of(data), "of": model}),
         Loop(publishes=lambda model, _: {"words": np.array(["a", "b"]), "of": model}),
-        r"what is returned\['words'\] \(its length\)",
+        r"what is returned\['words'\] differs",
     ),
     "standardised": (
         lambda data: Loop()((data[0] - data[0].mean(0), data[1])),
