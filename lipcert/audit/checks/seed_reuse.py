@@ -568,20 +568,16 @@ def _as_rare(sizes: FloatArray) -> FloatArray:
 
 
 def _shifted(releases: list[_Release]) -> Iterator[ChanceTest]:
-    """Compare noises at every shift, as many of each of the four kinds as stated above."""
+    """Compare noises at every shift, as many of each of the five kinds as stated above."""
     itself = ((item, item) for release in releases for item in release.values())
-    for one, _ in _affordable(itself, _WHOLE):
-        like, name = own_correlation(one.piece), f"{one.what} {one.tensor!r} at {one.step}"
-        yield like.told(f"{name} and itself, {like.shift} entries further on,", one.step)
-        if one.values is not None:
-            yield one.values.in_other(one.values, f"two parts of {name}", one.step, _WHOLE)
     within = (combinations(release.values(), 2) for release in releases)
     elsewhere = (product(one.values(), other.values()) for one, other in pairwise(releases))
-    pairs_of = [(_same_tensor(releases), _WHOLE), (_together(releases), _WHOLE)]
+    pairs_of = [(pairs, _WHOLE) for pairs in (itself, _same_tensor(releases), _together(releases))]
     pairs_of += [(chain.from_iterable(parts), _WINDOW) for parts in (within, elsewhere)]
     for pairs, most in pairs_of:
         for one, other in _affordable(pairs, most):
-            like = best_correlation(one.piece[:most], other.piece[:most])
+            a, b = one.piece[:most], other.piece[:most]
+            like = own_correlation(a) if one is other else best_correlation(a, b)
             on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
             shifted = f", shifted by {like.shift} entries," if like.shift else ""
             what = f"{one.what} {one.tensor!r} at {one.step} and that {on}at {other.step}"
