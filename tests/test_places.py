@@ -11,12 +11,11 @@ import pytest
 
 import lipcert
 from lipcert import training
-from lipcert.audit.attack.labels import label_set
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.core.losses import KINDS
 from lipcert.core.losses.base import loss_class, parameters_of
 from lipcert.core.rules import FUNCTIONS
-from lipcert.core.rules.facts import Fact
+from lipcert.gradient_stats.labels import label_set
 from lipcert.graph.evaluate import function_of
 from lipcert.losses import make_loss
 from lipcert.measure.losses import _loss
@@ -71,7 +70,7 @@ def test_every_loss_can_be_audited(kind: str) -> None:
     """In torch, and with labels to try."""
     found = loss(kind)
     assert _loss.dispatch(type(found)) is not _loss.dispatch(object)
-    assert label_set(found, (3,), Fact.of((3,), 1.0)).drawn(2, np.random.default_rng(0)) is not None
+    assert label_set(found, (3,), 1.0).drawn(2, np.random.default_rng(0)) is not None
 
 
 NAMES = "|".join(sorted(MECHANISMS.keys() - {"none"}))

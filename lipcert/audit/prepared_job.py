@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.attack.labels import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.recorded import RecordedRun
@@ -30,6 +29,7 @@ from lipcert.core.certificate import (
 from lipcert.data.source import Columns, Identity
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import DataSet, Examples, Readable, open_data
+from lipcert.gradient_stats.labels import label_set
 from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
@@ -192,6 +192,6 @@ def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
     random = np.random.default_rng(seed)
     engine = claims.engine
     domain = engine.domain.window()
-    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
+    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output.norm)
     x = domain.settled(domain.drawn(count, random).reshape(count, *engine.graph.input_shape))
     return Examples(x, labels.drawn(count, random), f"random inputs (seed {seed})")

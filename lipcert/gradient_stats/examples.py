@@ -33,17 +33,16 @@ from lipcert.core.program import FloatArray, Part, Shape
 from lipcert.data.opening import open_source
 from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.labels import label_set
 from lipcert.graph.domain import Domain
 from lipcert.graph.ir import example, places_of
-from lipcert.losses import Targets, parameters, targets_of
+from lipcert.losses import parameters, targets_of
 from lipcert.settings.settings import Settings
 
 RANDOM: Final = "random admissible inputs"
 _FLOATS: Final = frozenset({"f"})
 _MOST_BYTES: Final = 1 << 28
 """Most bytes of examples that a measurement holds at once."""
-_TINY: Final = float(np.finfo(np.float64).tiny)
-_INWARD: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,38 +199,12 @@ def random_examples(
     The result is None if the admissible labels are unknown.
     """
     random = np.random.default_rng(seed)
-    labels = _random_labels(loss, output_shape, count, random)
-    if labels is None:
+    try:
+        labels = label_set(loss, output_shape).drawn(count, random)
+    except NoVerdictError:
         return None
     x = domain.uniform(count, random)
     return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False, is_drawn=True)
-
-
-def _random_labels(
-    loss: Loss, output_shape: Shape, count: int, random: np.random.Generator
-) -> npt.NDArray[Any] | None:
-    """Draw classes, ends of the range of targets, or directions; normal ones if unlimited."""
-    if isinstance(loss, Joint):
-        parts = [
-            _random_labels(part.loss, example(part.shape), count, random) for part in loss.parts
-        ]
-        known = [part.reshape(count, -1).astype(np.float64) for part in parts if part is not None]
-        return np.concatenate(known, axis=1) if len(known) == len(parts) else None
-    scores = scores_of(loss, output_shape)
-    if loss.of_classes and scores is not None and scores.classes > 1:
-        shape = (count, scores.tokens) if scores.token_shape else (count,)
-        return random.integers(scores.classes, size=shape)
-    targets = None if loss.of_classes and scores is None else targets_of(loss)
-    bell = random.standard_normal((count, *output_shape))
-    match targets:
-        case Targets(norm=radius) if radius < np.inf:
-            lengths = np.sqrt(np.sum(bell**2, axis=tuple(range(1, bell.ndim)), keepdims=True))
-            return np.asarray((1.0 - _INWARD) * radius * bell / np.maximum(lengths, _TINY))
-        case Targets(low=low, high=high) if low > -np.inf:
-            return np.where(bell < 0.0, low, high)
-        case Targets():
-            return bell
-    return None
 
 
 _Labels = npt.NDArray[Any]

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert.analysis.certificate import certify
-from lipcert.audit.attack.labels import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.recorder import Recorder
@@ -19,10 +18,10 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.core.certificate import read_certificate
 from lipcert.core.losses.base import NO_LABEL
-from lipcert.core.rules.facts import Fact
 from lipcert.core.text import texts
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import checked_labels
+from lipcert.gradient_stats.labels import label_set
 from lipcert.importer.load import load_model
 from lipcert.losses import loss_gradients, make_loss, parameters, worst_gradients
 from lipcert.measure.losses import per_example_loss
@@ -114,7 +113,7 @@ def test_labels_of_pixels_keep_their_axes() -> None:
 
 def test_promising_labels_are_admissible_and_the_lowest_scores() -> None:
     loss = make_loss("cross-entropy", per_token="mean")
-    found = label_set(loss, (TOKENS, CLASSES), Fact.of((1, TOKENS, CLASSES)))
+    found = label_set(loss, (TOKENS, CLASSES))
     z = np.random.default_rng(0).standard_normal((3, TOKENS, CLASSES))
     tried = found.promising(z, np.random.default_rng(0))
     assert np.array_equal(tried[0], z.argmin(axis=2))

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from lipcert.audit.attack.ascent import Best, Field, Rows, SearchSpace, climb, starting_rows
-from lipcert.audit.attack.labels import label_set
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples, checked_labels
+from lipcert.gradient_stats.labels import label_set
 from lipcert.graph.domain import Domain
 
 __all__ = ["Progress", "Proposal", "proposals"]
@@ -66,7 +66,7 @@ def proposals(
     """
     movable = WeightSet.of(claims) if move_weights else None
     engine = claims.engine
-    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
+    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output.norm)
     domain = engine.domain.window()
     field = Field(claims, weights, device)
     space = SearchSpace(field, domain, labels, np.random.default_rng(seed))

@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipcert.audit.attack.labels import Labels, LabelSet
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
+from lipcert.gradient_stats.labels import Labels, LabelSet
 from lipcert.graph.domain import Domain, lengths
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.functions import Tensors

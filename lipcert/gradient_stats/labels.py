@@ -16,7 +16,6 @@ from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.core.program import FloatArray, Shape
-from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import lengths
 from lipcert.losses import Targets, targets_of
@@ -54,11 +53,14 @@ class LabelSet(ABC):
         return labels
 
 
-def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
-    """Return the labels that a loss admits; raise NoVerdictError if they are not known."""
+def label_set(loss: Loss, shape: Shape, largest: float = 0.0) -> LabelSet:
+    """Return the labels that a loss admits; raise NoVerdictError if they are not known.
+
+    largest: bound of the norm of outputs, which targets without a limit are to miss.
+    """
     if isinstance(loss, Joint):
         sets = tuple(
-            label_set(part.loss, part.shape if part.is_of_classes else (part.size,), outputs)
+            label_set(part.loss, part.shape if part.is_of_classes else (part.size,), largest)
             for part in loss.parts
         )
         return Parts(sets, loss.slices, loss.label_slices)
@@ -75,10 +77,10 @@ def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
         case Targets(low=low, high=high) if low > -np.inf:
             return Corners(shape, low, high)
         case Targets(reach=reach):
-            return _beyond(shape, outputs.norm, reach)
+            return _beyond(shape, largest, reach)
     raise NoVerdictError(
-        f"attack: which labels the loss {loss.kind!r} admits for an output of shape {list(shape)} "
-        "is not known; audit with data"
+        f"labels: which the loss {loss.kind!r} admits for an output of shape {list(shape)} is not "
+        "known; give examples with theirs"
     )
 
 
@@ -136,8 +138,8 @@ class Classes(LabelSet):
     classes: int
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Draw every class about equally often."""
-        return random.permutation(np.arange(count, dtype=np.int64) % self.classes)
+        """Draw every class with equal probability."""
+        return random.integers(self.classes, size=count)
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
         """Return the classes with the lowest scores."""
@@ -183,7 +185,7 @@ class Corners(LabelSet):
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
         """Draw corners of the cube, each with equal probability."""
-        heads = random.random((count, *self.shape)) < 0.5
+        heads = random.standard_normal((count, *self.shape)) < 0.0
         return np.asarray(np.where(heads, self.low, self.high))
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
