@@ -4,8 +4,9 @@ A process of its own would spend most of its time on imports; that one starts, a
 is the matter of `tests/cli/test_startup.py`.
 """
 
-import os
+import multiprocessing
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -57,29 +58,35 @@ def script(path: Path, *words: str, cwd: Path) -> str:
     return out.getvalue()
 
 
-def in_child(work: Callable[[], object], meanwhile: Callable[[], object] | None = None) -> str:
+FORK: Final = multiprocessing.get_context("fork")
+PATIENCE: Final = 30.0
+"""seconds after which a process that says nothing has failed"""
+
+
+def in_child(work: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> str:
     """What it ends with in a forked process: why it stopped, or what it returned.
 
     meanwhile: what is done here while that process lives on.
     """
-    told, tell = os.pipe()
-    wait, leave = os.pipe()
-    child = os.fork()
-    if child == 0:
+    here, there = FORK.Pipe()
+
+    def told() -> None:
         try:
-            os.write(tell, repr(work()).encode())
+            there.send(repr(work()))
         except LipCertError as error:
-            os.write(tell, str(error).encode())
-        finally:
-            os.read(wait, 1)
-            os._exit(0)
-    found = os.read(told, 4096).decode()
-    if meanwhile is not None:
+            there.send(str(error))
+        signal.pause()
+
+    child = FORK.Process(target=told, daemon=True)
+    child.start()
+    there.close()
+    try:
+        assert here.poll(PATIENCE), "it waits for something"
+        found: str = here.recv()
         meanwhile()
-    os.write(leave, b".")
-    os.waitpid(child, 0)
-    for end in (told, tell, wait, leave):
-        os.close(end)
+    finally:
+        child.kill()
+        child.join()
     return found
 
 

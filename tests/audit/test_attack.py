@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.attack import proposals
-from lipcert.audit.attack.ascent import Field
+from lipcert.audit.attack.ascent import Best, Field, Rows, SearchSpace, Slopes, climb
 from lipcert.audit.attack.weights import WeightSet
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
@@ -301,6 +302,27 @@ def test_weights_climb_to_what_is_known():
     reached = [largest(run, p.examples, p.weights)[0] for p in found]
     assert len(found) == 2
     assert 0.99 * exact <= max(reached) <= exact * (1.0 + 1e-6)
+
+
+def test_a_climb_goes_as_it_says():
+    """By hand: twice as far after a success, a quarter after a failure, which is undone; if stuck,
+    from the best example of all rows, which a leap has found, a tenth of the way to 11."""
+
+    def slopes(x, labels, wanted):
+        tried.append(float(x[1, 0]))
+        return Slopes(np.tile(10.0 - abs(x[:, 0] - 1.0), (2, 1)), np.sign(1.0 - x), 0.0 * labels)
+
+    tried: list[float] = []
+    domain = SimpleNamespace(width=1.0, projected=lambda x: x, drawn=lambda n, _: np.full(n, 11.0))
+    labels = SimpleNamespace(moved=lambda label, slope, step: label)
+    space = SearchSpace(SimpleNamespace(slopes=slopes), domain, labels, RNG)
+    best, rows = Best(2), Rows(np.zeros((2, 1)), np.zeros(2), np.arange(2))
+    last = climb(space, rows, best, 16)
+    up = [0.0, 0.06, 0.18, 0.42, 0.9, 1.86, 1.14, 0.96, 1.08, 0.99, 1.05, 1.005, 0.975]
+    assert tried == pytest.approx([*up, 2.0, 1.8, 1.4])
+    assert last.x[1, 0] == pytest.approx(1.4)
+    assert [best.example(objective)[0].item() for objective in range(2)] == [1.0, 1.0]
+    assert best.norms.tolist() == [10.0, 10.0]
 
 
 def test_weights_that_must_not_move():

@@ -37,9 +37,8 @@ def module() -> nn.Module:
 def _by_torch(path: Path, network: nn.Module, examples: int, **options: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            network, (torch.zeros(examples, 1, 5, 5),), path, verbose=False, **options
-        )
+        x, options = torch.zeros(examples, 1, 5, 5), {"external_data": False, **options}
+        torch.onnx.export(network, (x,), path, verbose=False, **options)
 
 
 def training(path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-import signal
+import select
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from lipcert.privacy.accounting import Accountant, epsilon, noise_for_epsilon, s
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.ledger import Ledger, LedgerHeader, read_ledger
-from tests.commands import in_child
+from tests.commands import FORK, PATIENCE, in_child
 
 KILLS = 8
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,21 +57,23 @@ def path(tmp_path: Path) -> Path:
 
 def killed(path: Path, moment: float, ahead: int) -> tuple[int, list[int]]:
     """Spend in a child until it is killed; where it began, and the releases that it made."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def spends() -> None:
         ledger = Ledger(header(steps=10**6), path, ahead=ahead)
         os.write(tell, b"%d\n" % ledger.releases)
         while True:
             os.write(tell, b"%d\n" % ledger.spend())
+
+    told, tell = os.pipe()
+    child = FORK.Process(target=spends, daemon=True)
+    child.start()
     os.close(tell)
-    with os.fdopen(told, "rb", buffering=0) as pipe:
-        text = pipe.read(1)
+    with os.fdopen(told, "rb") as pipe:
+        select.select([pipe], [], [], PATIENCE)
         time.sleep(moment)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        text += pipe.read()
-    begun, *made = [int(line) for line in text.splitlines()]
+        child.kill()
+        child.join()
+        begun, *made = [int(line) for line in pipe.read().splitlines()]
     return begun, made
 
 
