@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from tests.core.lower.cases import listed, nodes_of
 from tests.importer.models import model, weights
 
 __all__ = ["KINDS", "Kind", "external", "matmul"]
 
-node = helper.make_node
 WEIGHT: Final = weights(4, 4)
 PLAIN: Final = ("N", 4)
 DATA: Final = "weights.bin"
@@ -46,7 +46,7 @@ class Kind:
 
 def matmul(array: np.ndarray = WEIGHT) -> ModelProto:
     """A sound model: y = x·w."""
-    return model([node("MatMul", ["x", "w"], ["y"])], PLAIN, {"w": array})
+    return model("y = MatMul(x, w)", PLAIN, {"w": array})
 
 
 def external(**entries: object) -> ModelProto:
@@ -88,18 +88,21 @@ def linked(link: Callable[[Path, Path], None], name: str = DATA) -> Callable[[Pa
 def in_a_constant(inside: Path) -> ModelProto:
     del inside
     tensor = external(location="../" + DATA).graph.initializer[0]
-    nodes = [node("Constant", [], ["c"], value=tensor), node("MatMul", ["x", "c"], ["y"])]
-    return model(nodes, PLAIN)
+    constant = helper.make_node("Constant", [], ["c"], value=tensor)
+    return model([constant, *nodes_of("y = MatMul(x, c)")], PLAIN)
 
 
 def in_a_branch(inside: Path) -> ModelProto:
     del inside
-    tensor = external(location="../" + DATA).graph.initializer[0]
-    result = helper.make_tensor_value_info("o", 1, None)
-    body = helper.make_graph([node("MatMul", ["x", "w"], ["o"])], "b", [], [result], [tensor])
-    other = helper.make_graph([node("Relu", ["x"], ["o"])], "b", [], [result])
-    choice = node("If", ["c"], ["y"], then_branch=body, else_branch=other)
-    return model([choice], PLAIN, {"c": np.array(True)})
+    branches = [f"b () => (float[] o) {{ o = {last} }}" for last in ("MatMul(x, w)", "Relu(x)")]
+    proto = model(choice("y", *branches), PLAIN, {"c": np.array(True)})
+    body = proto.graph.node[0].attribute[0].g
+    body.initializer.extend(external(location="../" + DATA).graph.initializer)
+    return proto
+
+
+def choice(result: str, then: str, other: str) -> str:
+    return f"{result} = If<then_branch={then}, else_branch={other}>(c)"
 
 
 def of(proto: ModelProto | bytes) -> Callable[[Path], ModelProto | bytes]:
@@ -134,30 +137,28 @@ def doubled_initializer(inside: Path) -> ModelProto:
     return proto
 
 
-def graph(*nodes: NodeProto, **tensors: np.ndarray) -> Callable[[Path], ModelProto]:
+def graph(nodes: str, **tensors: np.ndarray) -> Callable[[Path], ModelProto]:
     """A model of these nodes."""
     return lambda inside: model(nodes, PLAIN, tensors)
 
 
 def conv(**attributes: Any) -> Callable[[Path], ModelProto]:
     """A convolution with these attributes."""
-    op = node("Conv", ["x", "w"], ["y"], **attributes)
-    return lambda inside: model([op], ("N", 2, 5, 5), {"w": weights(4, 2, 3, 3)})
+    op = f"y = Conv{listed(attributes)}(x, w)"
+    return lambda inside: model(op, ("N", 2, 5, 5), {"w": weights(4, 2, 3, 3)})
 
 
 def functions(bodies: Mapping[str, Sequence[str]], payload: bytes = b"") -> ModelProto:
     """A call of the function f0; each function calls others, or Relu, one after the other."""
-    proto = model([node("f0", ["x"], ["y"], domain="f")], PLAIN)
+    proto = model("y = f.f0(x)", PLAIN)
     proto.opset_import.append(helper.make_opsetid("f", 1))
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     for name, callees in bodies.items():
-        steps = [
-            node(callee, [f"v{i}"], [f"v{i + 1}"], domain="" if callee == "Relu" else "f")
-            for i, callee in enumerate(callees)
-        ]
+        called = [callee if callee == "Relu" else f"f.{callee}" for callee in callees]
+        steps = nodes_of("  ".join(f"v{i + 1} = {name}(v{i})" for i, name in enumerate(called)))
         if payload:
             constant = helper.make_tensor("", TensorProto.UINT8, [len(payload)], payload, raw=True)
-            steps.append(node("Constant", [], ["unused"], value=constant))
+            steps.append(helper.make_node("Constant", [], ["unused"], value=constant))
         result = f"v{len(callees)}"
         proto.functions.append(helper.make_function("f", name, ["v0"], [result], steps, imports))
     return proto
@@ -171,14 +172,11 @@ def doubling(depth: int, payload: bytes = b"") -> Callable[[Path], ModelProto]:
 
 def choices(depth: int) -> Callable[[Path], ModelProto]:
     """An If whose branches hold an If whose branches …: 2^depth leaves."""
-    result = helper.make_tensor_value_info("o", 1, None)
-    body = helper.make_graph([node("Relu", ["x"], ["o"])], "b", [], [result])
+    body = "b () => (float[] o) { o = Relu(x) }"
     for _ in range(depth):
-        choice = node("If", ["c"], ["o"], then_branch=body, else_branch=body)
-        body = helper.make_graph([choice], "b", [], [result])
-    test = [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Cast", ["s"], ["c"], to=9)]
-    last = node("If", ["c"], ["y"], then_branch=body, else_branch=body)
-    return lambda inside: model([*test, last], PLAIN)
+        body = f"b () => (float[] o) {{ {choice('o', body, body)} }}"
+    nodes = f"s = ReduceSum<keepdims=0>(x)  c = Cast<to=9>(s)  {choice('y', body, body)}"
+    return lambda inside: model(nodes, PLAIN)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -220,14 +218,16 @@ def versions(ir: int, opset: int) -> ModelProto:
 
 
 def custom_domain() -> ModelProto:
-    proto = model([node("Relu", ["x"], ["y"], domain="evil.example")], PLAIN)
+    proto = model("y = evil.example.Relu(x)", PLAIN)
     proto.opset_import.append(helper.make_opsetid("evil.example", 1))
     return proto
 
 
-def named(name: str) -> Callable[[Path], ModelProto]:
+def named(name: str) -> Callable[[Path], ModelProto | bytes]:
     """A model refused because of a node with this name."""
-    return graph(node("Round", ["x"], ["y"], name=name))
+    proto = model("y = Round(x)", PLAIN)
+    proto.graph.node[0].name = name
+    return of(proto)
 
 
 HUGE: Final = np.array([1 << 20, 1 << 20])
@@ -249,12 +249,10 @@ KINDS: Final[Mapping[str, Kind]] = {
     "tensor-nan": Kind("LC014", number(np.nan)),
     "tensor-infinite": Kind("LC014", number(-np.inf)),
     "tensor-doubled-name": Kind("LC016", doubled_initializer),
-    "graph-missing-input": Kind("LC001", graph(node("Add", ["x", "ghost"], ["y"]))),
-    "graph-doubled-value": Kind(
-        "LC001", graph(node("Relu", ["x"], ["y"]), node("Abs", ["x"], ["y"]))
-    ),
+    "graph-missing-input": Kind("LC001", graph("y = Add(x, ghost)")),
+    "graph-doubled-value": Kind("LC001", graph("y = Relu(x)  y = Abs(x)")),
     "graph-many-outputs-of-a-node": Kind(
-        "LC001", graph(node("Split", ["x"], ["y", *(f"o{i}" for i in range(200_000)), "y"]))
+        "LC001", graph(f"y, {', '.join(f'o{i}' for i in range(200_000))}, y = Split(x)")
     ),
     "function-bomb-2^31": Kind("LC002", doubling(32)),
     "function-byte-bomb": Kind("LC002", doubling(13, bytes(1 << 20))),
@@ -268,22 +266,14 @@ KINDS: Final[Mapping[str, Kind]] = {
     "conv-stride-negative": Kind("LC0", conv(strides=[-1, -1])),
     "conv-dilation-0": Kind("LC0", conv(dilations=[0, 0])),
     "conv-pads-2^20": Kind("LC002", conv(pads=[1 << 20] * 4)),
-    "expand-2^40": Kind("LC0", graph(node("Expand", ["x", "s"], ["y"]), s=np.array([1 << 38, 1]))),
+    "expand-2^40": Kind("LC0", graph("y = Expand(x, s)", s=np.array([1 << 38, 1]))),
     "constant-expand-2^40": Kind(
         "LC016",
-        graph(
-            node("Expand", ["w", "s"], ["c"]),
-            node("Add", ["x", "c"], ["y"]),
-            w=np.ones((1, 1), np.float32),
-            s=HUGE,
-        ),
+        graph("c = Expand(w, s)  y = Add(x, c)", w=np.ones((1, 1), np.float32), s=HUGE),
     ),
-    "constant-of-shape-2^40": Kind(
-        "LC016",
-        graph(node("ConstantOfShape", ["s"], ["c"]), node("Add", ["x", "c"], ["y"]), s=HUGE),
-    ),
+    "constant-of-shape-2^40": Kind("LC016", graph("c = ConstantOfShape(s)  y = Add(x, c)", s=HUGE)),
     "layer-norm-negative-epsilon": Kind(
-        "LC016", graph(node("LayerNormalization", ["x", "w"], ["y"], epsilon=-1.0), w=weights(4))
+        "LC016", graph("y = LayerNormalization<epsilon=-1.0>(x, w)", w=weights(4))
     ),
     "if-2^10": Kind("LC007", choices(10)),
     "if-8192-deep": Kind("LC001", of(deep_choice(8192))),
