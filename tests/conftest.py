@@ -187,7 +187,7 @@ def _function(nodeid: str) -> str:
 
 # What writes slow.txt --------------------------------------------------------------------------
 
-LIMIT = 0.15
+LIMIT = 0.1
 """seconds of processor time that all parameters of a test may take together"""
 
 
