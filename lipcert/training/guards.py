@@ -93,6 +93,16 @@ def kept_as_they_are() -> AbstractContextManager[object]:
     return saved_tensors_hooks(_same, _same) if is_hooked else nullcontext()
 
 
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs uncompiled, also if torch.compile compiles the code around it."""
+    uncompiled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+
+    def run(*given: Any) -> Any:  # the wrapper of `disable` costs more than a small step can spare
+        return (uncompiled if torch.compiler.is_compiling() else function)(*given)
+
+    return run
+
+
 def _same(tensor: Tensor) -> Tensor:
     return tensor
 
@@ -129,7 +139,7 @@ class _CurrentBatch:
     returned: int = 0
     """Examples whose backward pass has begun."""
     inputs: Tensor | None = None
-    output: Tensor | None = None
+    begun: Passing | None = None
     """Of the bounded graph, in the place of the module's own."""
     is_open: bool = False
     """Whether a forward pass has begun whose output is awaited."""
@@ -139,7 +149,8 @@ class _CurrentBatch:
 class Passing:
     """One forward pass of examples of a batch, on its way through the criterion and back.
 
-    output: the tensor for the criterion; the caller gets a copy.
+    output: the tensor for the criterion. copied: what the module's hooks and the caller get, kept
+    here until the caller has it.
     """
 
     def __init__(self, batch: _CurrentBatch, output: Tensor) -> None:
@@ -147,21 +158,19 @@ class Passing:
         self.is_back = False
         if output.requires_grad:
             output.register_hook(_refuse_no_number)  # type: ignore[no-untyped-call]
-        self._caller: weakref.ref[Tensor] | None = None
-
-    def copied(self) -> Tensor:
-        """Return the copy for the caller."""
         anchor = torch.empty(0, requires_grad=True)
-        given: Tensor = _Detached.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
-        self._caller = weakref.ref(given)
+        self.copied: Tensor | None = _Detached.apply(anchor, output.detach())  # type: ignore[no-untyped-call]
+        self._caller = weakref.ref(self.copied)
+
+    def handed_out(self) -> Tensor | None:
+        """Return the copy, which only its caller keeps from now on."""
+        given, self.copied = self.copied, None
         return given
 
     def is_of(self, logits: Tensor) -> bool:
         """Whether these logits are the copy, unchanged; where the output is NaN, any entry is
         accepted."""
-        if self._caller is None or self._caller() is not logits:
-            return False
-        if logits.shape != self.output.shape:
+        if self._caller() is not logits or logits.shape != self.output.shape:
             return False
         with torch.no_grad():
             return are_equal(logits, self.output) or bool(
@@ -170,7 +179,7 @@ class Passing:
 
     def refuse_hooks(self) -> None:
         """Raise UsageError if the copy has a hook, which would never run."""
-        given = None if self._caller is None else self._caller()
+        given = self._caller()
         if given is not None and given._backward_hooks:
             raise UsageError(_OTHER_TERM)
 
@@ -203,8 +212,10 @@ class StepGuard:
 
     @property
     def output(self) -> Tensor | None:
-        """What the bounded graph returned for the last input; None if it is not evaluated."""
-        return None if self._batch is None else self._batch.output
+        """A copy of what the bounded graph returned for the last input; None if it is not
+        evaluated."""
+        begun = None if self._batch is None else self._batch.begun
+        return None if begun is None else begun.copied
 
     @property
     def inputs(self) -> Tensor:
@@ -234,7 +245,7 @@ class StepGuard:
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
         if self._bounded is not None:
             with kept_as_they_are():
-                batch.output = self._bounded(batch.inputs)
+                batch.begun = Passing(batch, self._bounded(batch.inputs))
         return batch.inputs.clone()
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
@@ -264,10 +275,10 @@ class StepGuard:
                 "private run is open"
             )
         batch.is_open = False
-        if batch.output is not None:
-            require_output(output, batch.output)
-        batch.last = Passing(batch, output if batch.output is None else batch.output)
-        return batch.last.copied()
+        batch.last, batch.begun = batch.begun or Passing(batch, output), None
+        if self._bounded is not None and output is not batch.last.copied:
+            require_output(output, batch.last.output)
+        return batch.last.handed_out()
 
     def losing(self, logits: Tensor) -> Passing:
         """Check that the criterion is called with the output of the last pass; return that pass."""
@@ -319,12 +330,13 @@ class StepGuard:
         self._numbers.require()
         for name, gradient in gradients.items():
             parameter, total = self._trained[name], self._sums.get(name)
-            own = gradient.detach().to(parameter)
+            own = gradient.to(parameter)
             self._sums[name] = own if total is None else total + own
-            if parameter.grad is None:  # in the same memory layout, as fused optimizers require
+            present = parameter.grad
+            if present is None:  # in the same memory layout, as fused optimizers require
                 parameter.grad = torch.empty_like(parameter).copy_(own)
             else:
-                parameter.grad.add_(own)
+                present.add_(own)
 
     def stepping(self, unmanaged: Sequence[str]) -> None:
         """Check that the optimizer may step.

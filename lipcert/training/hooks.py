@@ -28,7 +28,7 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.training.batches import Arguments
 from lipcert.training.clipping.backprop import CLIPS
 from lipcert.training.exporting import OF_RUN
-from lipcert.training.guards import StepGuard
+from lipcert.training.guards import StepGuard, as_it_is
 from lipcert.training.modes import Resting
 
 
@@ -161,8 +161,7 @@ class Hooks:
         self._index: IndexArray | None = None
         self._seen = 0
         self._passes = 0
-        self._before_as_it_is = torch.compiler.disable(self._before)  # type: ignore[no-untyped-call]
-        self._after_as_it_is = torch.compiler.disable(self._after)  # type: ignore[no-untyped-call]
+        self._run_before, self._run_after = as_it_is(self._before), as_it_is(self._after)
         self._undo = ExitStack()
         self._undo.enter_context(apart(module))
         first = module.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -203,11 +202,10 @@ class Hooks:
         )
 
     def _enter(self, *given: Any) -> Any:
-        """Run `_before` uncompiled, also if torch.compile compiles the module around it."""
-        return (self._before_as_it_is if torch.compiler.is_compiling() else self._before)(*given)
+        return self._run_before(*given)
 
     def _leave(self, *given: Any) -> Any:
-        return (self._after_as_it_is if torch.compiler.is_compiling() else self._after)(*given)
+        return self._run_after(*given)
 
     def _before(
         self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]

@@ -30,10 +30,9 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same dtype, shape, and numbers (or bits)."""
     if one.dtype is not other.dtype or one.shape != other.shape:
         return False
-    is_one_piece = one.stride() == other.stride() and other.is_cpu and _is_plain(one)
-    if is_one_piece and _memcmp(one.data_ptr(), other.data_ptr(), one.nbytes) == 0:
-        return True
-    return torch.equal(one, other)
+    size = _bytes(one, other)
+    is_same = size and _memcmp(one.data_ptr(), other.data_ptr(), size) == 0
+    return bool(is_same) or torch.equal(one, other)
 
 
 def first_difference(ones: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
@@ -87,10 +86,12 @@ def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([item.detach().reshape(-1) for item in tensors])
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor is one piece of main memory whose bits determine its entries."""
-    is_known = tensor.is_cpu and tensor.dtype in _PLAIN and not tensor.is_neg()
-    return is_known and (tensor.is_contiguous() or is_channels_last(tensor))
+def _bytes(one: Tensor, other: Tensor) -> int:
+    """Return the size of two tensors of one shape and dtype if both are one piece of main memory,
+    in one layout, whose bits determine the entries; otherwise 0."""
+    are_known = one.is_cpu and other.is_cpu and one.dtype in _PLAIN
+    are_alike = are_known and one.stride() == other.stride() and one.is_neg() == other.is_neg()
+    return one.nbytes if are_alike and (one.is_contiguous() or is_channels_last(one)) else 0
 
 
 def _are_here(tensors: Sequence[Tensor]) -> bool:
@@ -107,8 +108,10 @@ class KeptNumbers:
         self._module = module
         self._trained = trained
         self._present = {name: item.detach() for name, item in self._untrained().items()}
-        self._addresses = {name: _address(item) for name, item in trained.items()}
         self._left = {name: item.detach().clone() for name, item in trained.items()}
+        self._places = {name: _place(item) for name, item in trained.items()}
+        pairs = zip(trained.values(), self._left.values(), strict=True)
+        self._bytes = [_bytes(*pair) for pair in pairs]
         self._is_here = _are_here(list(self._left.values()))
         self._kept: dict[str, Tensor] | None = None
 
@@ -127,7 +130,7 @@ class KeptNumbers:
         anew: look through the module for tensors that were added, or are in the place of others.
         """
         for name, parameter in self._trained.items():
-            if _address(parameter) != self._addresses[name]:
+            if _place(parameter) != self._places[name]:
                 raise UsageError(
                     f"training: {name} lies elsewhere in memory, or in another layout, than "
                     "when make_private was called; move and convert the model before that"
@@ -147,10 +150,17 @@ class KeptNumbers:
         self._require_kept(anew=anew)
 
     def _first_moved(self) -> str | None:
-        """Return the name of the first trained parameter that changed or left the CPU; None if all
-        are equal."""
-        pairs = zip(self._trained.items(), self._left.values(), strict=True)
-        return next((n for (n, p), left in pairs if not (p.is_cpu and are_equal(p, left))), None)
+        """Return the name of the first trained parameter that changed; None if all are equal.
+
+        They lie where they lay in the last step.
+        """
+        rows = zip(self._trained.items(), self._left.values(), self._bytes, strict=True)
+        for (name, item), left, size in rows:
+            can_tell = size and not item.is_neg()
+            is_same = can_tell and _memcmp(item.data_ptr(), left.data_ptr(), size) == 0
+            if not (is_same or are_equal(item, left)):
+                return name
+        return None
 
     def require_released(self) -> None:
         """Raise UsageError unless all numbers have their remembered values, on any device."""
@@ -205,8 +215,8 @@ class KeptNumbers:
         return {name: item for name, item in named.items() if id(item) not in own}
 
 
-def _address(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
-    return tensor.data_ptr(), tensor.stride()
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.stride(), tensor.shape, tensor.dtype, tensor.is_cpu
 
 
 def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str | None:

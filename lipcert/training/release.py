@@ -34,7 +34,7 @@ from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training.calibration import Calibration
 from lipcert.training.enforcement import Enforcement
-from lipcert.training.guards import StepGuard
+from lipcert.training.guards import StepGuard, as_it_is
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
 from lipcert.training.world import OneProcess, World
@@ -170,10 +170,9 @@ class Release:
 
     def __post_init__(self, optimizer: Optimizer, module: nn.Module) -> None:
         self._named = {id(item): name for name, item in module.named_parameters()}
-        before, after = map(torch.compiler.disable, (self._before, self._after))
         self.handles = (
-            optimizer.register_step_pre_hook(before),
-            optimizer.register_step_post_hook(after),
+            optimizer.register_step_pre_hook(as_it_is(self._before)),
+            optimizer.register_step_post_hook(as_it_is(self._after)),
         )
 
     def record_with(self, recorder: Recorder) -> None:

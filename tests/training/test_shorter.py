@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
@@ -151,6 +152,32 @@ def test_hooks_miss_no_pass(kind: str) -> None:
             private.step(x, y)
             assert seen
         assert own_passes(private, 6).count(0) > 1  # others are compared anew, as they are larger
+
+
+@pytest.mark.parametrize("way", [lambda z: z.mul_(9.0), lambda z: z.register_hook(torch.neg)])
+def test_earlier_hooks_reach_no_gradient(way: Callable[[Tensor], object]) -> None:
+    """The hook of the run is not the first one to see the output."""
+    loud: list[bool] = []
+
+    def hook(*given: Any) -> None:
+        if loud:
+            way(given[2])
+
+    def network() -> nn.Module:
+        module = Small()
+        module.register_forward_hook(hook)
+        return module
+
+    with private_run(None, clipless(), network=network, record_every=None) as private:
+        own_passes(private)
+        assert private.hooks._shorter._is_quiet
+        x, y = next(iter(private.loader))
+        loud.append(True)
+        private.optimizer.zero_grad()
+        logits = private.model(x)
+        with pytest.raises(UsageError, match=r"takes the output|besides private.criterion"):
+            private.criterion(logits, y).backward()
+        loud.clear()
 
 
 def test_a_module_that_remembers_makes_its_own_passes() -> None:

@@ -157,8 +157,8 @@ def operand_tensor(operand: Operand, parameters: Mapping[str, Tensor], like: Ten
 
 
 def _view(whole: Tensor, places: PlaceArray | None, shape: tuple[int, ...]) -> Tensor:
-    if places is None:
-        return whole.reshape(shape)
+    if places is None:  # reshaping adds a node to the history, also where nothing changes
+        return whole if whole.shape == shape else whole.reshape(shape)
     strides = _strides(places)
     if strides is not None:
         return torch.as_strided(whole, shape, strides, int(places.reshape(-1)[0]))
