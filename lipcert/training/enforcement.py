@@ -12,7 +12,6 @@ bounds hold at these weights; the radii are computed from noised weights, and ar
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Final
 
 import torch
@@ -23,17 +22,15 @@ from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.kinds import Sort
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import UsageError
-from lipcert.graph.ir import Graph, parameters_of
+from lipcert.graph.ir import Graph
 from lipcert.measure.gradient_norms.plan import channels_last, prefers_channels_last
-from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping.backprop import install_clips
 from lipcert.training.clipping.gradients import (
     Asked,
     ClippedGradients,
     ClipRule,
-    derived,
-    in_one_piece,
+    LiveNetwork,
 )
 from lipcert.training.clipping.single import SingleGradients
 from lipcert.training.exporting import copied
@@ -168,37 +165,19 @@ def bounded_pass(
     """Return the forward pass of the bounded graph on these leaves of the network.
 
     Autograd differentiates it, so that what is released is the gradient of the very graph whose
-    bounds set the noise, whatever the module's own code reads and does. Parameters that no operand
-    reads where they lie in memory are read anew in each pass. On several devices, the first one
-    computes; of several types, the widest.
+    bounds set the noise, whatever the module's own code reads and does.
     """
     with torch.enable_grad():
-        live = network.by_graph(given)
-    numbers = parameters_of(graph)
-    leaves = [live[name] for name in numbers if name in live]
-    dtype = reduce(torch.promote_types, (leaf.dtype for leaf in leaves))
-    like = torch.empty((), dtype=dtype, device=leaves[0].device)
-    fixed = {
-        name: torch.from_numpy(own.copy()).to(like)
-        for name, own in numbers.items()
-        if name not in live
-    }
-
-    def present() -> Mapping[str, Tensor]:
-        return fixed | {name: in_one_piece(live[name].to(like)) for name in numbers.keys() - fixed}
-
-    with torch.enable_grad():
-        held = present()
-        pass_ = LoweredNetwork.sharing(graph, held, like)
-    follows = not derived(pass_) and all(held[name] is live[name] for name in held.keys() - fixed)
-    prefers = prefers_channels_last(graph, dtype, like.device)
+        live = LiveNetwork.of(graph, network.by_graph(given))
+        dtype, device = live.present().dtype, live.present().device
+    prefers = prefers_channels_last(graph, dtype, device)
     sorts = any(isinstance(node.op, Sort) for node in graph.nodes)  # slower in that layout
 
     def forward(x: Tensor) -> Tensor:
         is_real = x.is_floating_point() and not graph.parts  # whose numbers may be ids
         given = x.to(dtype) if is_real else x
         given = channels_last(given) if prefers and not sorts else given
-        return (pass_ if follows else pass_.at(present())).forward(given)
+        return live.present().forward(given)
 
     return forward
 
@@ -251,14 +230,15 @@ def _clipped(
             weight_decay=decay,
             masked=masked,
         )
-    sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
+    live = LiveNetwork.of(run.graph, tensors)
+    sums = ClippedGradients(live, ClipRule.of(run, mechanism.weight_decay))
 
     def gradients(x: Tensor, y: Tensor) -> Asked:
         found = sums.asked(x, y)
         return replace(found, gradients=lambda: network.by_module(found.gradients()))
 
-    # an open pass would hold the weights that it computes once for each example of the batch
-    opens = sums.follows and network.is_of_one_tensor and not network.model.graph.computed
+    # open passes need shared weights, and would hold those that they compute for each example
+    opens = live.is_shared and network.is_of_one_tensor and not network.model.graph.computed
     return Enforcement(
         _nothing,
         lambda: planned,

@@ -162,11 +162,6 @@ class Passing:
         self.copied: Tensor | None = _Detached.apply(anchor, output.detach())  # type: ignore[no-untyped-call]
         self._caller = weakref.ref(self.copied)
 
-    def handed_out(self) -> Tensor | None:
-        """Return the copy, which only its caller keeps from now on."""
-        given, self.copied = self.copied, None
-        return given
-
     def is_of(self, logits: Tensor) -> bool:
         """Whether these logits are the copy, unchanged; where the output is NaN, any entry is
         accepted."""
@@ -278,7 +273,8 @@ class StepGuard:
         batch.last, batch.begun = batch.begun or Passing(batch, output), None
         if self._bounded is not None and output is not batch.last.copied:
             require_output(output, batch.last.output)
-        return batch.last.handed_out()
+        given, batch.last.copied = batch.last.copied, None
+        return given
 
     def losing(self, logits: Tensor) -> Passing:
         """Check that the criterion is called with the output of the last pass; return that pass."""

@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
+from torch.utils.hooks import RemovableHandle
 
 from lipcert.errors import UsageError
 from lipcert.training import GradientClipping, Loss, Private, TrainingMechanism
@@ -97,16 +97,12 @@ def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, CLASSES))
 
 
-def channels_last() -> nn.Module:
-    return convolution().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
 @pytest.mark.parametrize(
     ("network", "mechanism"),
     [
         (convolution, clipless()),
         (convolution, IDLE),
-        (channels_last, clipless()),
+        (lambda: convolution().to(memory_format=torch.channels_last), clipless()),
         (Gathered, clipless()),
     ],
 )
@@ -126,58 +122,39 @@ def test_gradients_are_those_of_the_module(
         assert private.hooks._shorter._is_quiet
 
 
-@pytest.mark.parametrize("kind", ["hook", "pre-hook", "global"])
-def test_hooks_miss_no_pass(kind: str) -> None:
+@pytest.mark.parametrize(
+    "registered",
+    [
+        lambda model, hook: model.hidden.register_forward_hook(hook),
+        lambda model, hook: model.hidden.register_forward_pre_hook(hook),
+        lambda model, hook: nn.modules.module.register_module_forward_hook(hook),
+    ],
+)
+def test_hooks_miss_no_pass(registered: Callable[..., RemovableHandle]) -> None:
     with run() as private:
         own_passes(private)
-        seen: list[str] = []
-
-        def hook(*unused: object) -> None:
-            del unused
-            seen.append(kind)
-
-        if kind == "global":
-            handle = nn.modules.module.register_module_forward_hook(hook)
-        elif kind == "hook":
-            handle = private.model.hidden.register_forward_hook(hook)
-        else:
-            handle = private.model.hidden.register_forward_pre_hook(hook)
-        with handle:
-            x, y = next(iter(private.loader))
-            seen.clear()
-            private.step(x, y)
-            assert seen
-            seen.clear()
-            x, y = next(iter(private.loader))
-            private.step(x, y)
-            assert seen
+        seen: list[object] = []
+        with registered(private.model, lambda *given: seen.append(given)):
+            for _ in range(2):
+                seen.clear()
+                private.step(*next(iter(private.loader)))
+                assert seen
         assert own_passes(private, 6).count(0) > 1  # others are compared anew, as they are larger
 
 
 @pytest.mark.parametrize("way", [lambda z: z.mul_(9.0), lambda z: z.register_hook(torch.neg)])
 def test_earlier_hooks_reach_no_gradient(way: Callable[[Tensor], object]) -> None:
     """The hook of the run is not the first one to see the output."""
-    loud: list[bool] = []
-
-    def hook(*given: Any) -> None:
-        if loud:
-            way(given[2])
-
-    def network() -> nn.Module:
-        module = Small()
-        module.register_forward_hook(hook)
-        return module
-
-    with private_run(None, clipless(), network=network, record_every=None) as private:
+    module, acts = Small(), list[Callable[[Tensor], object]]()
+    module.register_forward_hook(lambda *given: (acts and acts.pop()(given[2]), None)[1])
+    with private_run(None, clipless(), network=lambda: module, record_every=None) as private:
         own_passes(private)
-        assert private.hooks._shorter._is_quiet
         x, y = next(iter(private.loader))
-        loud.append(True)
         private.optimizer.zero_grad()
-        logits = private.model(x)
+        acts.append(way)
+        logits = module(x)
         with pytest.raises(UsageError, match=r"takes the output|besides private.criterion"):
             private.criterion(logits, y).backward()
-        loud.clear()
 
 
 def test_a_module_that_remembers_makes_its_own_passes() -> None:
@@ -192,11 +169,8 @@ def test_slices_of_a_batch_may_go_forward_before_one_goes_back() -> None:
         for _ in range(3):
             x, y = next(iter(private.loader))
             private.optimizer.zero_grad()
-            losses = [
-                private.criterion(private.model(part), labels)
-                for part, labels in zip(x.split(4), y.split(4), strict=True)
-            ]
-            torch.stack(losses).sum().backward()
+            parts = zip(x.split(4), y.split(4), strict=True)
+            sum(private.criterion(private.model(part), own) for part, own in parts).backward()
             private.optimizer.step()
             other.step(*next(iter(other.loader)))
         pairs = zip(private.model.parameters(), other.model.parameters(), strict=True)

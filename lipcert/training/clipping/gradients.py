@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from math import prod, sqrt
 from typing import Final, Self
 
@@ -208,59 +208,73 @@ def _terms(node: Node) -> tuple[int, int]:
     return read * prod(shape[2:]), copies(node.geometry)
 
 
-_WHOLE: Final = (torch.float32, torch.float64)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveNetwork:
-    """A network together with those operands that must be updated before it is used.
+    """A network on live tensors, as they are in each pass.
 
-    _copied: pairs of a live tensor and its contiguous copy. _derived: operands that are not views,
-    with the tensors that hold them.
+    copied: pairs of a live tensor and its contiguous copy. derived: operands that are not views,
+    with the tensors that hold them. read: returns all parameters with their history.
     """
 
     _network: LoweredNetwork
     _copied: tuple[tuple[Tensor, Tensor], ...]
     _derived: tuple[tuple[Operand, Tensor], ...]
+    _read: Callable[[], Mapping[str, Tensor]] | None
 
     @classmethod
     def of(cls, graph: Graph, tensors: Mapping[str, Tensor]) -> Self:
         """Build the network on live tensors, of all trained parameters at least; others may be the
         file's.
 
+        If some require gradients, what is not shared is read anew for each pass, with its history,
+        in the widest type on the first device. Otherwise it is copied into the same tensors.
+
         Raises:
-            NoVerdictError: unless all tensors have one type, float32 or float64.
+            NoVerdictError: without gradients, unless all have one type, float32 or float64.
         """
-        like = _like({name: tensors[name] for name in graph.parameters if name in tensors})
-        parameters: dict[str, Tensor] = {}
-        copied: list[tuple[Tensor, Tensor]] = []
-        for name, numbers in parameters_of(graph).items():
-            live = tensors.get(name)
-            if live is None:
-                parameters[name] = torch.from_numpy(numbers.copy()).to(like)
-                continue
-            parameters[name] = in_one_piece(live.detach())
-            if parameters[name].data_ptr() != live.data_ptr():
-                copied.append((live.detach(), parameters[name]))
-        network = LoweredNetwork.sharing(graph, parameters, like)
-        return cls(network, tuple(copied), derived(network))
+        numbers = parameters_of(graph)
+        live = {name: tensors[name] for name in numbers if name in tensors}
+        has_history = any(item.requires_grad for item in live.values())
+        like = (_widest if has_history else _only)(live)
+        fixed = {
+            name: torch.from_numpy(own.copy()).to(like)
+            for name, own in numbers.items()
+            if name not in live
+        }
+
+        def read() -> Mapping[str, Tensor]:
+            return fixed | {name: _in_one_piece(item.to(like)) for name, item in live.items()}
+
+        held = read()
+        network = LoweredNetwork.sharing(graph, held, like)
+        copied = tuple((x, held[name]) for name, x in live.items() if held[name] is not x)
+        return cls(network, copied, _derived(network), read if has_history else None)
 
     @property
     def is_shared(self) -> bool:
         """Whether all tensors are the live ones, so that nothing needs updating."""
         return not (self._copied or self._derived)
 
-    @torch.no_grad()
     def present(self) -> LoweredNetwork:
-        """Update the network to the present weights and return it; always the same object."""
-        for live, copy in self._copied:
-            copy.copy_(live)
-        for operand, tensor in self._derived:
-            tensor.copy_(operand_tensor(operand, self._network.parameters, tensor))
+        """Return the network at the present weights; always the same object without gradients."""
+        if self.is_shared:
+            return self._network
+        if self._read is not None:
+            return self._network.at(self._read())
+        with torch.no_grad():
+            for live, copy in self._copied:
+                copy.copy_(live)
+            for operand, tensor in self._derived:
+                tensor.copy_(operand_tensor(operand, self._network.parameters, tensor))
         return self._network
 
 
-def _like(tensors: Mapping[str, Tensor]) -> Tensor:
+def _widest(tensors: Mapping[str, Tensor]) -> Tensor:
+    dtype = reduce(torch.promote_types, (item.dtype for item in tensors.values()))
+    return torch.empty((), dtype=dtype, device=next(iter(tensors.values())).device)
+
+
+def _only(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return a tensor of their common dtype and device."""
     first, like = next(iter(tensors.items()))
     for name, live in tensors.items():
@@ -270,17 +284,20 @@ def _like(tensors: Mapping[str, Tensor]) -> Tensor:
                 f"{like.device}: norms of gradients need all parameters in one of float32 and "
                 "float64, on one device; use autocast for speed"
             )
-    return torch.empty((), dtype=like.dtype, device=like.device)
+    return like
 
 
-def in_one_piece(tensor: Tensor) -> Tensor:
+_WHOLE: Final = (torch.float32, torch.float64)
+
+
+def _in_one_piece(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy, such that flat indices into it are offsets into its storage."""
     if tensor.is_contiguous() and tensor.storage_offset() == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def derived(network: LoweredNetwork) -> tuple[tuple[Operand, Tensor], ...]:
+def _derived(network: LoweredNetwork) -> tuple[tuple[Operand, Tensor], ...]:
     """Return operands of parameters whose tensors have storage of their own."""
     return tuple(
         (operand, tensor)
@@ -481,25 +498,12 @@ class ClippedGradients:
             name: index for index, group in enumerate(rule.groups) for name in group.parameters
         }
 
-    @classmethod
-    def of(cls, run: Bounded, tensors: Mapping[str, Tensor], weight_decay: float = 0.0) -> Self:
-        """Build it for an analysed run.
-
-        tensors: the live tensors, by the graph's names and in the graph's orientation.
-        """
-        return cls(LiveNetwork.of(run.graph, tensors), ClipRule.of(run, weight_decay))
-
     def forward(self, x: Tensor) -> Tensor:
         """Return the output for x. The pass stays open until `asked` is called with this very
         tensor."""
         parts = [self._engine.begun(part) for part in self._parts(x)]
         self._begun = (x, parts)
         return _joined([part.output.detach() for part in parts])
-
-    @property
-    def follows(self) -> bool:
-        """Whether an open pass stays valid at the present weights while other passes begin."""
-        return self._live.is_shared
 
     def asked(self, x: Tensor, labels: Tensor) -> Asked:
         """Return the sums of the open pass if it is one of x, or else of a new pass; computed when

@@ -360,11 +360,6 @@ def test_the_radius_is_what_the_noise_was_set_for(scope: str, decay: str) -> Non
     assert all(radius <= share * (1.0 + 1e-12) for radius in rule.radii)
     covered = [name for group in rule.groups for name in group.parameters]
     assert sorted(covered) == sorted(oracle.trained_names(run.graph))
-    x, _ = oracle.batch(run.graph, 3)
-    labels = torch.tensor([1, 2, 3])
-    sums = ClippedGradients.of(run, oracle.tensors_of(run.graph), rule.weight_decay)
-    same = summed(run.graph, rule, x, labels)
-    assert torch.equal(sums.summed(x, labels).factors, same.factors)
 
 
 @pytest.mark.parametrize("decay", DECAYS)
@@ -452,8 +447,7 @@ def test_plain_tensors_are_shared() -> None:
     network = LiveNetwork.of(graph, tensors).present()
     for name, tensor in tensors.items():
         assert network.parameters[name].data_ptr() == tensor.data_ptr()
-    (weight,) = [network.operands(node)["weight"] for node in graph.nodes[:1]]
-    assert weight.data_ptr() == tensors["u"].data_ptr()
+    assert network.operands(graph.nodes[0])["weight"].data_ptr() == tensors["u"].data_ptr()
 
 
 def test_updates_in_place_are_followed() -> None:
