@@ -98,6 +98,7 @@ def _chosen(walk: Walk, node: Node) -> Branch:
     if not isinstance(condition, Constant) or condition.lo.size != 1:
         raise refused(node, Unsupported("it branches on the data; export one branch alone"))
     condition.check_fixed()
+    walk.sink.untracked.update(condition.sources)
     chosen = node.attributes.get("then_branch" if condition.lo.all() else "else_branch")
     if chosen is None or not isinstance(chosen.value, Branch):
         raise refused(node, Unsupported("the branch that it takes is missing"))

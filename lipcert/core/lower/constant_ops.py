@@ -372,14 +372,21 @@ def cast_like(call: Call) -> Value:
 
 
 def choice(call: Call) -> Value:
-    """Lower Where: one constant or the other, entry by entry."""
+    """Lower Where: one constant or the other, entry by entry.
+
+    The derivative is that of what is chosen, also where a trained tensor decides.
+    """
     condition, first, second = (call.constant(place) for place in range(3))
     condition.check_fixed()
     if condition.lo.dtype.kind != "b" or first.lo.dtype.kind != second.lo.dtype.kind:
         raise Unsupported("constants of different types are combined")
     varies = np.where(condition.lo, first.marks, second.marks)
     found = _by_ends((first, second), lambda *ends: np.where(condition.lo, *ends), varies)
-    return replace(found, place=broadcast((condition, first, second))[1])
+    chosen = [(first, condition.lo.any()), (second, not condition.lo.all())]
+    slopes = chained(*((item, repeated(item, found.shape)) for item, is_read in chosen if is_read))
+    sources = {**found.sources, **condition.sources}
+    place = broadcast((condition, first, second))[1]
+    return replace(found, place=place, sources=sources, slopes=slopes)
 
 
 def power(call: Call) -> Value:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import SAME, TIMES, UNKNOWN, VARIES, Constant, Value
@@ -124,11 +125,13 @@ def exactly(call: Call, function: Callable[..., Any]) -> Value:
         item.check_fixed()
         if item.lo is not item.hi:
             raise Unsupported("it jumps, and a number before it is not exact")
-        call.sink.untracked.update(item.sources)
     found = np.asarray(function(*(item.lo for item in constants)))
     rounded = function(*(_rounded(item.lo) for item in constants))
     if not np.array_equal(found, rounded):
         raise Unsupported(_READINGS)
+    if found.dtype.kind == "b":  # what reads it, says what becomes of its sources
+        return Constant(found, found, sum_of_sources(*constants), place)
+    call.sink.untracked.update(sum_of_sources(*constants))
     return Constant.of(found, place)
 
 

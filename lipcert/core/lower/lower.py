@@ -77,8 +77,7 @@ def _sources(model: Model, names: Set[str]) -> list[Input]:
     if not inputs:
         raise Unsupported("the output depends on 0 inputs instead of one")
     for source in inputs:
-        fault = _fault(source)
-        if fault:
+        if fault := _fault(source):
             raise Unsupported(f"the input {shown(source.name)} {fault}")
     firsts = [(item.dims or ("",))[0] for item in inputs]
     sizes = {size if isinstance(size, int) else "" for size in firsts}
@@ -129,8 +128,7 @@ def lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
         from lipcert.core.lower.joining import joined_outputs  # noqa: PLC0415  for such alone
 
         heads, result = joined_outputs(results, outputs, walk.nodes, sink)
-    raw = p.needed_steps(sink.steps, result.name)
-    steps = raw
+    steps = raw = p.needed_steps(sink.steps, result.name)
     if not all(step.op.is_stored or step.op.is_function for step in raw):  # not layers alone
         from lipcert.core.lower.macros import rewritten  # noqa: PLC0415  for such alone
 
@@ -234,6 +232,9 @@ class Walk:
                 self.known(name) if name and name not in sink.sequences else None
                 for name in node.inputs
             ]
+            for item in inputs[1:] if node.op_type == "Where" else inputs:
+                if isinstance(item, Constant) and item.lo.dtype.kind == "b":
+                    sink.untracked.update(item.sources)
             if sink.count is not None:
                 from lipcert.core.lower.fixed_batch import of_one_example  # noqa: PLC0415  for these
 
@@ -307,8 +308,7 @@ def _covered(raw: Sequence[p.Step], steps: Sequence[p.Step], walk: Walk) -> tupl
     needed = {position for position, _ in walk.nodes}
     parts = frozenset[str]() if walk.guards is None else walk.guards.parts
     for position, node in enumerate(walk.model.nodes):
-        outputs = (walk.values.get(name) for name in node.outputs)
-        made = [value for value in outputs if isinstance(value, Data)]
+        made = [value for value in map(walk.values.get, node.outputs) if isinstance(value, Data)]
         if position not in needed:
             result.append("unused")
         elif position in final:

@@ -30,6 +30,7 @@ def choice(call: Call) -> Value:
         return chosen(call)
     mask, first, second = call.constant(0), call.value(1), call.value(2)
     mask.check_fixed()
+    call.sink.untracked.update(mask.sources)
     if mask.lo.dtype.kind != "b":
         raise Unsupported("the condition is not a truth value")
     parts: list[Value] = []
