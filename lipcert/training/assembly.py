@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader
 
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.audit import tape
+from lipcert.audit.observation import options_of
 from lipcert.audit.recorder import Chosen
 from lipcert.core.certificate import Certificate
 from lipcert.privacy.accounting import accountant_named
@@ -55,7 +56,6 @@ from lipcert.training.intake import (
     batch_size_of,
     dataset_size_of,
     numbers_of,
-    options_of,
     require_full_precision,
     require_given,
     trained_parameters,
@@ -180,8 +180,8 @@ def make_private(
                           world, shown, place, stage, undo)  # fmt: skip
         still = parts.with_eval_mode()
         world.agree("the mechanism, the plan or the optimizer",
-                    repr((mechanism, run, options_of(optimizer), folder is None,
-                          record_every is None)))  # fmt: skip
+                    repr((mechanism, run, type(optimizer).__qualname__, options_of(optimizer, {}),
+                          folder is None, record_every is None)))  # fmt: skip
         world.agree("the weights", tape.digest_of(numbers_of(model)))
         network = parts.network(declared, None if model_file is None else Path(model_file))
         trained = trained_parameters(network, optimizer, mechanism)

@@ -230,16 +230,6 @@ def _array(item: object) -> np.ndarray[Any, Any]:
     return item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
 
 
-def options_of(optimizer: Optimizer) -> object:
-    """Return the options of an optimizer, without its parameters."""
-    kinds = (bool, int, float, str, tuple, type(None))
-    groups = [
-        sorted((key, value) for key, value in group.items() if isinstance(value, kinds))
-        for group in optimizer.param_groups
-    ]
-    return type(optimizer).__qualname__, groups
-
-
 def numbers_of(model: nn.Module) -> list[Tensor]:
     """Return all tensors of a module's state."""
     return [item for item in unwrapped(model).state_dict().values() if isinstance(item, Tensor)]

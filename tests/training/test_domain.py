@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lipcert import analyze, load_model
 from lipcert.analysis.certificate import certify
+from lipcert.audit.observation import options_of
 from lipcert.core.certificate import read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.text import texts
@@ -36,7 +37,6 @@ from lipcert.training.intake import (
     FirstExamples,
     batch_size_of,
     numbers_of,
-    options_of,
     require_full_precision,
 )
 from tests.commands import lipcert
@@ -237,10 +237,10 @@ def test_parameters_of_16_bits_are_refused(dtype: torch.dtype) -> None:
 
 def test_what_an_optimizer_was_told_is_all_but_its_parameters() -> None:
     first, second = nn.Linear(2, 1), nn.Linear(2, 1)
-    told = options_of(torch.optim.SGD(first.parameters(), lr=0.1))
-    assert told == options_of(torch.optim.SGD(second.parameters(), lr=0.1))
-    assert told != options_of(torch.optim.SGD(first.parameters(), lr=0.2))
-    assert told != options_of(torch.optim.Adam(first.parameters(), lr=0.1))
+    told = options_of(torch.optim.SGD(first.parameters(), lr=0.1), {})
+    assert told == options_of(torch.optim.SGD(second.parameters(), lr=0.1), {})
+    assert told != options_of(torch.optim.SGD(first.parameters(), lr=0.2), {})
+    assert told != options_of(torch.optim.Adam(first.parameters(), lr=0.1), {})
 
 
 def test_the_numbers_of_a_module_include_its_buffers() -> None:
