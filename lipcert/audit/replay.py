@@ -30,7 +30,8 @@ from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.unit_results import ALL, FAMILIES, Family, Findings, Places, Tally, UnitResult
 from lipcert.audit.weight_norms import MODEL, ReplayWeights, replay_weights
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.examples import Examples, Readable, checked_labels, outside, settled
+from lipcert.gradient_stats.examples import Examples, Readable, outside, settled
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.losses import per_example_loss

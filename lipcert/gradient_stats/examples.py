@@ -3,12 +3,6 @@
 `DataSet` reads a source; `random_examples` draws admissible inputs and labels. Both give
 `Examples`; a NoVerdictError says what is wrong and where. Nothing is skipped or rescaled silently.
 
-Bounds cover admissible labels only. `checked_labels` turns an array of labels, one for each
-example, into class numbers [examples] for a loss over several classes, or else into float64 targets
-[examples, *output shape]; for several outputs into a float64 matrix, with the class number or the
-targets of one output beside those of the next. Labels are only reshaped; one-hot rows are read as
-their class, and targets that exceed their limit by rounding are shortened to it.
-
 `outside` compares inputs, as they were fed to the network, with the declared domain, to which alone
 the bounds apply. Numbers are compared exactly: every float type embeds in float64, and a norm
 counts as too large only if rounding cannot be the reason. `settled` moves into the domain what only
@@ -25,18 +19,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import NO_LABEL, ClassLoss, Loss
-from lipcert.core.losses.joint import Joint
-from lipcert.core.losses.joint import Part as LossPart
-from lipcert.core.losses.tokens import Scores, scores_of
+from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray, Part, Shape
 from lipcert.data.opening import open_source
 from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.labels import label_set
 from lipcert.graph.domain import Domain
-from lipcert.graph.ir import example, places_of
-from lipcert.losses import parameters, targets_of
+from lipcert.graph.ir import places_of
 from lipcert.settings.settings import Settings
 
 RANDOM: Final = "random admissible inputs"
@@ -205,211 +195,6 @@ def random_examples(
         return None
     x = domain.uniform(count, random)
     return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False, is_drawn=True)
-
-
-_Labels = npt.NDArray[Any]
-_ROUNDINGS: Final = 8.0
-"""Labels scaled to the limit in their own dtype may exceed it by this many of its roundings."""
-
-
-def checked_labels(
-    loss: Loss, labels: _Labels, output_shape: Shape, first: int = 0
-) -> npt.NDArray[Any]:
-    """Return the labels as `per_example_loss` takes them.
-
-    first: the number of the first example, for messages.
-
-    Raises:
-        NoVerdictError: if labels do not fit the loss or the output, or are not admissible.
-    """
-    array = np.asarray(labels)
-    if array.dtype.kind not in "biuf":
-        raise NoVerdictError(
-            f"labels of type {array.dtype} are not numbers: give class numbers or targets as "
-            "integers or floats"
-        )
-    if array.ndim == 0:
-        raise NoVerdictError(
-            "labels: one number is not a list of labels; give one for each example"
-        )
-    if isinstance(loss, Joint):
-        return _of_parts(loss, array, first)
-    if not isinstance(loss, ClassLoss):
-        return _targets(loss, array, output_shape, first)
-    scores = scores_of(loss, output_shape)
-    if scores is None:
-        raise NoVerdictError(
-            f"labels: the output of an example has shape {output_shape}, and it is not stated "
-            f"which of its axes holds the classes of the loss {loss.kind!r}; end the network in "
-            "one vector of class scores, or state a loss per token"
-        )
-    if loss.per_token is not None:
-        return _of_tokens(loss, array, scores, first)
-    if scores.classes > 1:
-        return _class_numbers(loss, array, scores.classes, first)
-    if not loss.of_one_score:
-        raise NoVerdictError(
-            f"labels: the loss {loss.kind!r} needs several class scores, the network has one; "
-            "use the loss bce"
-        )
-    return _targets(loss, array, output_shape, first)
-
-
-def _of_parts(loss: Joint, array: _Labels, first: int) -> FloatArray:
-    """Return labels of several outputs as one row of numbers for each example."""
-    columns = loss.label_slices
-    rows = array.reshape(len(array), -1) if array.size else np.zeros((0, columns[-1].stop))
-    if rows.shape[1] != columns[-1].stop:
-        widths = [at.stop - at.start for at in columns]
-        said = (f"{part.output}: {n}" for part, n in zip(loss.parts, widths, strict=True))
-        raise NoVerdictError(
-            f"labels of shape {array.shape}: {columns[-1].stop} numbers are needed for each "
-            f"example, those of one output beside those of the next ({', '.join(said)})"
-        )
-    found = [
-        _of_part(part, rows[:, at], first) for part, at in zip(loss.parts, columns, strict=True)
-    ]
-    return np.concatenate(found, axis=1)
-
-
-def _of_part(part: LossPart, own: _Labels, first: int) -> FloatArray:
-    """Return labels of one of several outputs: a column of classes, or one for each entry."""
-    shape, width = example(part.shape), own.shape[1]
-    try:
-        if not part.is_of_classes:
-            own = own.reshape(len(own), *shape)
-        elif own.dtype.kind == "f":  # class numbers beside float targets must be whole
-            whole = np.all(own == np.round(own), axis=1)
-            _require(whole, own, first, "is not a whole number, and so not a class")
-            own = own.astype(np.int64)
-        found = checked_labels(part.loss, own, shape, first)
-    except NoVerdictError as error:
-        raise NoVerdictError(f"output {part.output!r}: {error}") from None
-    return np.asarray(found.reshape(len(own), width), np.float64)
-
-
-def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.NDArray[np.int64]:
-    """Return class numbers [examples] from class numbers or one-hot rows."""
-    numbers = array.reshape(len(array), -1) if array.size else array.reshape(len(array), 0)
-    if numbers.shape[1] == classes and classes > 1:
-        return _from_one_hot(loss, numbers, first)
-    if len(array) == 0:
-        return np.zeros(0, dtype=np.int64)
-    if numbers.shape[1] != 1:
-        raise NoVerdictError(
-            f"labels of shape {array.shape}: the loss {loss.kind!r} needs one class number, or "
-            f"one one-hot row of {classes}, for each example"
-        )
-    if array.dtype.kind not in "iu":
-        raise NoVerdictError(
-            f"labels of type {array.dtype}: class numbers are integers; convert them with "
-            "y.astype(int) if they are whole numbers"
-        )
-    column = numbers[:, 0]
-    _require(
-        (column >= 0) & (column < classes), column, first, f"is not a class from 0 to {classes - 1}"
-    )
-    found: npt.NDArray[np.int64] = column.astype(np.int64)
-    return found
-
-
-def _of_tokens(loss: Loss, array: _Labels, scores: Scores, first: int) -> npt.NDArray[np.int64]:
-    """Return a class number, or `NO_LABEL`, for each token: [examples, tokens]."""
-    given = _without_ones(array.shape[1:])
-    if given not in {_without_ones(scores.token_shape), _without_ones((scores.tokens,))}:
-        raise NoVerdictError(
-            f"labels of shape {array.shape}: the loss {loss.kind!r} per token needs one class "
-            f"number for each token, that is shape [examples, "
-            f"{', '.join(map(str, _without_ones(scores.token_shape) or (1,)))}]"
-        )
-    if array.dtype.kind not in "iu":
-        raise NoVerdictError(
-            f"labels of type {array.dtype}: class numbers are integers; convert them with "
-            "y.astype(int) if they are whole numbers"
-        )
-    rows = array.reshape(len(array), scores.tokens).astype(np.int64)
-    known = (rows == NO_LABEL) | ((rows >= 0) & (rows < scores.classes))
-    what = f"has a token whose label is not a class from 0 to {scores.classes - 1}, nor {NO_LABEL}"
-    _require(np.all(known, axis=1), rows, first, what)
-    return rows
-
-
-def _from_one_hot(loss: Loss, rows: _Labels, first: int) -> npt.NDArray[np.int64]:
-    is_one_hot = np.all((rows == 0) | (rows == 1), axis=1) & (np.sum(rows == 1, axis=1) == 1)
-    _require(
-        is_one_hot,
-        rows,
-        first,
-        f"is not one-hot; the bounds of the loss {loss.kind!r} hold for one class per example",
-    )
-    return np.asarray(np.argmax(rows, axis=1), dtype=np.int64)
-
-
-def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> FloatArray:
-    """Return float64 targets in the shape of the output; only axes of length 1 may differ."""
-    if _without_ones(array.shape[1:]) != _without_ones(output_shape):
-        raise NoVerdictError(
-            f"labels of shape {array.shape}: the loss {loss.kind!r} needs one target for each "
-            f"output, that is shape [examples, {', '.join(map(str, output_shape))}]"
-        )
-    targets = np.asarray(array, dtype=np.float64).reshape(len(array), *output_shape)
-    rows = targets.reshape(len(array), int(np.prod(output_shape, dtype=np.int64)))
-    _require(np.all(np.isfinite(rows), axis=1), rows, first, "is not finite")
-    admissible = targets_of(loss)
-    if admissible is None:
-        raise NoVerdictError(f"labels: which the loss {loss.kind!r} admits is not known")
-    low, high = admissible.low, admissible.high
-    if admissible.only_ends:
-        ok = np.all((rows == low) | (rows == high), axis=1)
-        what = f"is neither {low:g} nor {high:g}, the classes of a single output"
-        _require(ok, rows, first, what)
-    elif low > -np.inf:
-        ok = np.all((rows >= low) & (rows <= high), axis=1)
-        _require(ok, rows, first, f"is outside [{low:g}, {high:g}]")
-    if admissible.norm < np.inf:
-        stated = (
-            "the stated --label-norm"
-            if "label_norm" in parameters(loss)
-            else "1; divide each target by its norm"
-        )
-        rows = _shortened(array, rows, admissible.norm, first, stated)
-    return rows.reshape(targets.shape)
-
-
-def _shortened(array: _Labels, rows: FloatArray, limit: float, first: int, why: str) -> FloatArray:
-    """Return rows of norm at most the limit; those above it by their own rounding are shortened.
-
-    Proof: a computed norm of n entries is off by less than n·2^-52 of itself, and the factor by a
-    few units more.
-    """
-    own = float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
-    spacing = max(own, float(np.finfo(np.float64).eps))
-    largest = np.max(np.abs(rows), axis=1, initial=0.0)  # no square overflows or vanishes
-    scaled = rows / np.where(largest > 0.0, largest, 1.0)[:, np.newaxis]
-    norms = largest * np.linalg.norm(scaled, axis=1)
-    allowed = limit * (1.0 + _ROUNDINGS * spacing)
-    _require(norms <= allowed, norms, first, f"is the norm of its target, larger than {why}")
-    if limit == 0.0:
-        return rows
-    longest = limit * (1.0 - (rows.shape[1] + 8) * float(np.finfo(np.float64).eps))
-    drawn: FloatArray = rows * (longest / np.maximum(norms, longest))[:, np.newaxis]
-    return drawn
-
-
-def _require(ok: npt.NDArray[np.bool_], shown: _Labels, first: int, what: str) -> None:
-    if np.all(ok):
-        return
-    index = int(np.argmin(ok))
-    value = np.array2string(np.asarray(shown[index]), threshold=6, edgeitems=2, separator=", ")
-    value = " ".join(value.split())
-    raise NoVerdictError(
-        f"labels: example {first + index}: {value} {what} "
-        f"({int(np.sum(~ok))} of {len(ok)} labels are not admissible)"
-    )
-
-
-def _without_ones(shape: Shape) -> Shape:
-    return tuple(length for length in shape if length != 1)
 
 
 DRAWN_IN: Final = 1.0 - 2.0**-20

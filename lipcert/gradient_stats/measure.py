@@ -24,7 +24,8 @@ from lipcert.core import token_kinds
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray, IndexArray, Shape
-from lipcert.gradient_stats.examples import Examples, checked_labels
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import ROLES, Graph, Node, Operand, PlaceArray
 from lipcert.losses import loss_gradients

@@ -24,7 +24,7 @@ from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError
-from lipcert.gradient_stats.examples import checked_labels
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.gradient_stats.measure import passed
 from lipcert.graph.ir import Graph
 from lipcert.losses import loss_gradients, parameters

@@ -27,7 +27,8 @@ from lipcert.analysis.release import plan_of
 from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.gradient_stats.examples import Examples, checked_labels
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.gradient_stats.measure import Network, released_mean, stack_size
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import Graph, graph_at, parameters_of

@@ -27,7 +27,8 @@ from lipcert.analysis.release import Release, measured_groups, plan_of, planned_
 from lipcert.analysis.usefulness import DROWNED, usefulness_of
 from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, LipCertError, NoVerdictError, UsageError
-from lipcert.gradient_stats.examples import Examples, checked_labels
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, Group, allocate
 from lipcert.privacy.plan import TrainingPlan

@@ -21,7 +21,7 @@ from lipcert.core.losses.joint import Joint
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gradient_stats.examples import checked_labels
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.losses import per_example_loss
 from lipcert.training.clipping.gradients import Asked
 from lipcert.training.guards import Passing, StepGuard, kept_as_they_are

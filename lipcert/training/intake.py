@@ -22,7 +22,8 @@ from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gradient_stats.examples import Examples, checked_examples, checked_labels
+from lipcert.gradient_stats.examples import Examples, checked_examples
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal, whole

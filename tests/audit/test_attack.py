@@ -16,7 +16,8 @@ from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.unit_results import Family
 from lipcert.errors import UsageError
-from lipcert.gradient_stats.examples import Examples, checked_labels
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.geometry import Window
 from lipcert.importer.load import load_model
 from lipcert.measure.lowering import lowered

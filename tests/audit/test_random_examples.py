@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
 from lipcert.core.interval import norm_up
-from lipcert.gradient_stats.examples import checked_labels, outside
+from lipcert.gradient_stats.examples import outside
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.domain import lengths
 from lipcert.settings.settings import Settings
 from tests.domains import box_and_ball

@@ -20,8 +20,7 @@ from lipcert.core.certificate import read_certificate
 from lipcert.core.losses.base import NO_LABEL
 from lipcert.core.text import texts
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gradient_stats.examples import checked_labels
-from lipcert.gradient_stats.labels import label_set
+from lipcert.gradient_stats.labels import checked_labels, label_set
 from lipcert.importer.load import load_model
 from lipcert.losses import loss_gradients, make_loss, parameters, worst_gradients
 from lipcert.measure.losses import per_example_loss

@@ -11,7 +11,7 @@ from lipcert.core.losses import entries, margins
 from lipcert.core.losses.focal import Focal
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.examples import checked_labels
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.losses import per_example_loss
 from tests.plain_losses import CLASS_LOSSES, TARGET_LOSSES, loss_value
 

@@ -18,8 +18,8 @@ from lipcert.audit.attack.ascent import Best, Field, Rows, SearchSpace, climb, s
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.examples import Examples, checked_labels
-from lipcert.gradient_stats.labels import label_set
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels, label_set
 from lipcert.graph.domain import Domain
 
 __all__ = ["Progress", "Proposal", "proposals"]

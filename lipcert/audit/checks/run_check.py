@@ -27,7 +27,7 @@ from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Batch as RecordedBatch
 from lipcert.audit.trace.records import Reduction, Step
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.examples import checked_labels
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.privacy.noise import Group
 from lipcert.settings.settings import Settings
 

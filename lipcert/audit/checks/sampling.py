@@ -38,7 +38,8 @@ from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Resume
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.examples import Examples, checked_labels
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.privacy.plan import Sampling
 from lipcert.search.pullbacks import work
 
