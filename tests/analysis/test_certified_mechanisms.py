@@ -21,7 +21,6 @@ from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
 from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
-from tests.core.lower.cases import node
 
 RUN = {
     "dataset_size": 1000,
@@ -47,21 +46,13 @@ def saved(folder: Path, *, padding: str = "zeros") -> Path:
     def tensor(*shape: int) -> np.ndarray:
         return (rng.standard_normal(shape) / 3).astype(np.float32)
 
-    pads, before = [1, 1, 1, 1], []
+    first = 'c = Conv<pads=[1, 1, 1, 1]>(x, "first.weight", "first.bias")'
     if padding != "zeros":
-        pads, sizes = [0, 0, 0, 0], "pads"
-        before = [node("Pad", f"x {sizes}", "p", mode=padding)]
+        first = f'p = Pad<mode="{padding}">(x, pads)  c = Conv(p, "first.weight", "first.bias")'
     proto = onnx_model(
-        [
-            *before,
-            node("Conv", f"{'p' if before else 'x'} first.weight first.bias", "c", pads=pads),
-            node("Relu", "c", "r"),
-            node("Conv", "r second.weight", "d", pads=[1, 1, 1, 1]),
-            node("Flatten", "d", "f"),
-            node("LayerNormalization", "f norm.weight norm.bias", "n", epsilon=0.1),
-            node("MatMul", "n last.weight", "m"),
-            node("Add", "m last.bias", "y"),
-        ],
+        f"""{first}  r = Relu(c)  d = Conv<pads=[1, 1, 1, 1]>(r, "second.weight")  f = Flatten(d)
+        n = LayerNormalization<epsilon=0.1>(f, "norm.weight", "norm.bias")
+        m = MatMul(n, "last.weight")  y = Add(m, "last.bias")""",
         ["N", 1, 4, 4],
         {
             "first.weight": tensor(2, 1, 3, 3),
@@ -71,7 +62,7 @@ def saved(folder: Path, *, padding: str = "zeros") -> Path:
             "norm.bias": tensor(32),
             "last.weight": tensor(32, 3),
             "last.bias": tensor(3),
-            **({"pads": [0, 0, 1, 1, 0, 0, 1, 1]} if before else {}),
+            **({"pads": [0, 0, 1, 1, 0, 0, 1, 1]} if padding != "zeros" else {}),
         },
     )
     path = folder / f"{padding}.onnx"

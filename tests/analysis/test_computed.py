@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from onnx import helper, numpy_helper
 
 import lipcert
 from lipcert.audit.records import Verdict as AuditVerdict
@@ -18,21 +17,13 @@ from lipcert.measure.gradient_norms import NormEngine
 from lipcert.measure.lowering import LoweredNetwork
 from tests.importer.models import model, saved, weights
 
-node = helper.make_node
 TENSORS = {
     "v": weights(6, 4), "g": weights(6, 1, seed=1), "b0": weights(6, seed=2),
     "w": weights(3, 6, seed=3), "down": weights(2, 6, seed=4), "up": weights(3, 2, seed=5),
 }  # fmt: skip
-NODES = [
-    node("ReduceL2", ["v"], ["n"], axes=[1]),
-    node("Div", ["v", "n"], ["unit"]),
-    node("Mul", ["unit", "g"], ["first"]),
-    node("Gemm", ["x", "first", "b0"], ["h"], transB=1),
-    node("Relu", ["h"], ["r"]),
-    node("MatMul", ["up", "down"], ["low"]),
-    node("Add", ["w", "low"], ["second"]),
-    node("Gemm", ["r", "second"], ["y"], transB=1),
-]
+NODES = """n = ReduceL2<axes=[1]>(v)  unit = Div(v, n)  first = Mul(unit, g)
+    h = Gemm<transB=1>(x, first, b0)  r = Relu(h)  low = MatMul(up, down)  second = Add(w, low)
+    y = Gemm<transB=1>(r, second)"""
 STATED = lipcert.Settings(loss="cross-entropy", input_norm=1.0)
 
 
@@ -82,8 +73,7 @@ def test_weights_that_are_free_within_constraints_have_none(path) -> None:
 
 
 def test_a_constraint_on_w_is_none_on_1_plus_w(tmp_path) -> None:
-    nodes = [node("Constant", [], ["one"], value_float=1.0), node("Add", ["w", "one"], ["s"])]
-    nodes += [node("Mul", ["x", "s"], ["h"]), node("MatMul", ["h", "v"], ["y"])]
+    nodes = "one = Constant<value_float=1.0>()  s = Add(w, one)  h = Mul(x, s)  y = MatMul(h, v)"
     tensors = {"w": weights(4), "v": weights(4, 3, seed=1)}
     held = lipcert.Settings(
         input_norm=1.0, constraint="spectral:1", bias_norm=1.0, scope="constraint-set"
@@ -97,11 +87,8 @@ def test_a_constraint_on_w_is_none_on_1_plus_w(tmp_path) -> None:
 def test_what_a_copy_holds_has_no_bound(tmp_path, copy, lost) -> None:
     """Of numbers that the exporter stored once, or twice, no operand shows whose they are."""
     tensors = {"a": np.full((4, 4), 0.5, "<f4")}
-    nodes = [node("Exp", ["a"], ["e"]), node("MatMul", ["x", "e"], ["h"])]
-    nodes += [node("Exp", [copy], ["f"]), node("MatMul", ["h", "f"], ["y"])]
-    if copy == "b":
-        nodes.insert(0, node("Identity", ["a"], ["b"]))
-    else:
+    nodes = f'b = Identity(a)  e = Exp(a)  h = MatMul(x, e)  f = Exp("{copy}")  y = MatMul(h, f)'
+    if copy != "b":
         tensors[copy] = tensors["a"]
     proto = model(nodes, ("N", 4), tensors)
     proto.producer_name = "pytorch"
@@ -109,35 +96,16 @@ def test_what_a_copy_holds_has_no_bound(tmp_path, copy, lost) -> None:
     assert [item.name for item in found.parameters if item.grad_norm is None] == [lost]
 
 
-STANDARD = [
-    node("ReduceMean", ["k"], ["m"], axes=[1, 2, 3]),
-    node("Sub", ["k", "m"], ["c"]),
-    node("Mul", ["c", "c"], ["cc"]),
-    node("ReduceMean", ["cc"], ["s"], axes=[1, 2, 3]),
-    node("Sqrt", ["s"], ["d"]),
-    node("Div", ["c", "d"], ["kernel"]),
-    node("Conv", ["x", "kernel", "b"], ["h"], group=2, strides=[2, 1], pads=[1, 0, 0, 1],
-         dilations=[1, 2], kernel_shape=[2, 3]),
-    node("Relu", ["h"], ["r"]),
-    node("GlobalAveragePool", ["r"], ["p"]),
-    node("Flatten", ["p"], ["f"]),
-    node("MatMul", ["f", "w"], ["y"]),
-]  # fmt: skip
-QUERIES = [
-    node("Constant", [], ["one"], value_ints=[1]),
-    node("LayerNormalization", ["l", "g", "b"], ["ln"]),
-    node("MatMul", ["ln", "q"], ["lq"]),
-    node("Transpose", ["lq"], ["t"], perm=[1, 0]),
-    node("MatMul", ["x", "q"], ["keys"]),
-    node("MatMul", ["keys", "t"], ["scores"]),
-    node("Exp", ["a"], ["scale"]),
-    node("Mul", ["scores", "scale"], ["scaled"]),
-    node("Softmax", ["scaled"], ["p"], axis=1),
-    node("ReduceMean", ["p"], ["h"], axes=[1], keepdims=0),
-    node("Mul", ["p", "scores"], ["ps"]),
-    node("ReduceSum", ["ps", "one"], ["u"], keepdims=0),
-    node("Add", ["h", "u"], ["y"]),
-]
+STANDARD = """m = ReduceMean<axes=[1, 2, 3]>(k)  c = Sub(k, m)  cc = Mul(c, c)
+    s = ReduceMean<axes=[1, 2, 3]>(cc)  d = Sqrt(s)  kernel = Div(c, d)
+    h = Conv<group=2, strides=[2, 1], pads=[1, 0, 0, 1], dilations=[1, 2],
+        kernel_shape=[2, 3]>(x, kernel, b)
+    r = Relu(h)  p = GlobalAveragePool(r)  f = Flatten(p)  y = MatMul(f, w)"""
+QUERIES = """one = Constant<value_ints=[1]>()  ln = LayerNormalization(l, g, b)  lq = MatMul(ln, q)
+    t = Transpose<perm=[1, 0]>(lq)  keys = MatMul(x, q)  scores = MatMul(keys, t)  scale = Exp(a)
+    scaled = Mul(scores, scale)  p = Softmax<axis=1>(scaled)
+    h = ReduceMean<axes=[1], keepdims=0>(p)  ps = Mul(p, scores)  u = ReduceSum<keepdims=0>(ps, one)
+    y = Add(h, u)"""
 
 
 def standardised(x, k, b, w):
@@ -186,18 +154,16 @@ def test_their_gradients_are_those_of_autograd(name, batch, tmp_path) -> None:
 
 def test_tensors_in_nodes_are_shown_too(tmp_path) -> None:
     """If the file does not say what is trained, a mask in a node may be."""
-    mask = numpy_helper.from_array(np.tri(4, 3, dtype=np.float32))
-    nodes = [node("Constant", [], ["m"], value=mask), node("Exp", ["a"], ["e"])]
-    nodes += [node("Mul", ["e", "m"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
+    nodes = """m = Constant<value=float[4, 3]{1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1}>()  e = Exp(a)
+        w = Mul(e, m)  y = MatMul(x, w)"""
     proto = model(nodes, ("N", 4), {"a": weights(4, 3)})
     assert not load_model(saved(proto, tmp_path)).graph.measured.computed
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
 def test_sizes_of_a_fixed_batch_are_not_those_of_an_example(shape, tmp_path) -> None:
-    nodes = [node("Constant", [], ["sizes"], value_ints=[2, -1]), node("Exp", ["a"], ["e"])]
-    nodes += [node("Reshape", ["x", "sizes"], ["h"]), node("ReduceMean", ["h"], ["m"], axes=[1])]
-    nodes += [node("MatMul", ["m", "e"], ["y"])]
+    nodes = """sizes = Constant<value_ints=[2, -1]>()  e = Exp(a)  h = Reshape(x, sizes)
+        m = ReduceMean<axes=[1]>(h)  y = MatMul(m, e)"""
     graph = load_model(saved(model(nodes, (2, *shape), {"a": weights(1, 3)}), tmp_path)).graph
     assert graph.input_shape == shape
     # one example would be two of two entries; the program does not say that h has the shape of x
@@ -214,7 +180,7 @@ def test_what_no_step_computes_is_not_measured(path, tmp_path) -> None:
     says = r"LC319.*'down', 'g', 'up', 'v'.*requires_grad_\(False\)"
     with pytest.raises(NoVerdictError, match=says):
         lipcert.audit(path, held, attack_steps=2)
-    nodes = [node("Exp", ["k"], ["e"]), node("ConvTranspose", ["x", "e"], ["y"])]
+    nodes = "e = Exp(k)  y = ConvTranspose(x, e)"
     proto = model(nodes, ("N", 2, 4), {"k": weights(2, 2, 3)})
     with pytest.raises(NoVerdictError, match=r"LC319.*'k'.*through node .*ConvTranspose"):
         load_model(saved(proto, tmp_path)).graph.measured.check_shown()
@@ -224,12 +190,9 @@ def test_equal_numbers_of_a_scale_and_a_variance_are_one_tensor(tmp_path) -> Non
     """As exporters store those of a layer that was never trained."""
     names = ["bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"]
     tensors = {names[0]: np.ones(4, np.float32), names[1]: np.zeros(4, np.float32)}
-    nodes = [
-        node("Identity", names[:1], names[3:]),
-        node("Identity", names[1:2], names[2:3]),
-        node("BatchNormalization", ["x", *names], ["h"]),
-        node("MatMul", ["h", "w"], ["y"]),
-    ]
+    weight, bias, mean, variance = (f'"{name}"' for name in names)
+    nodes = f"""{variance} = Identity({weight})  {mean} = Identity({bias})
+        h = BatchNormalization(x, {weight}, {bias}, {mean}, {variance})  y = MatMul(h, w)"""
     tensors |= {"w": weights(4, 3)}
     found = lipcert.analyze(saved(model(nodes, ("N", 4), tensors), tmp_path), STATED)
     assert all(item.grad_norm is not None for item in found.parameters)

@@ -1,6 +1,5 @@
 """Premises of a run: inputs, ids, the loss if none is stated, constraints of parameters."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto
-from onnx.helper import make_node
 
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.observing import observed_at
@@ -35,7 +33,6 @@ from lipcert.importer.load import load_model
 from lipcert.report.analysis import assumption_rows
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.lower.cases import model as onnx_model
-from tests.core.lower.cases import node
 from tests.importer.models import model, saved
 from tests.networks import chain, trained
 from tests.ops import Dense, Scale
@@ -49,17 +46,16 @@ def analysis_of(
 ) -> Analysis:
     """Of x·weight and further operators, with attributes behind a colon: "Reshape:0,2,2"."""
     tensors: dict[str, np.ndarray] = {"weight": weight}
-    nodes, value = [node("MatMul", "x weight", "v")], "v"
+    nodes, value = "v = MatMul(x, weight)", "v"
     for index, step in enumerate(steps):
         kind, _, shape = step.partition(":")
         words = value
         if shape:
             tensors[f"shape{index}"] = np.array([int(n) for n in shape.split(",")], np.int64)
-            words = f"{value} shape{index}"
-        attributes: Mapping[str, int] = {"axis": -1} if "oftmax" in kind else {}
-        nodes.append(node(kind, words, f"v{index}", **attributes))
+            words = f"{value}, shape{index}"
+        nodes += f"  v{index} = {kind}{'<axis=-1>' if 'oftmax' in kind else ''}({words})"
         value = f"v{index}"
-    nodes.append(node("Identity", value, "y"))
+    nodes += f"  y = Identity({value})"
     path = folder / "model.onnx"
     path.write_bytes(onnx_model(nodes, ["N", 6], tensors).SerializeToString())
     return analyze(load_model(path, trusted=True), Settings(input_norm=1.0, **stated))
@@ -159,11 +155,7 @@ def weights(*shape):
 
 def embedded(tmp_path):
     """[N, 4] → [N, 4, 3] → [N, 3]."""
-    nodes = [
-        make_node("Gather", ["table", "x"], ["e"]),
-        make_node("ReduceSum", ["e", "axes"], ["s"], keepdims=0),
-        make_node("Gemm", ["s", "w", "b"], ["y"], transB=1),
-    ]
+    nodes = "e = Gather(table, x)  s = ReduceSum<keepdims=0>(e, axes)  y = Gemm<transB=1>(s, w, b)"
     tensors = {
         "table": weights(ROWS, 3).astype(np.float32),
         "axes": np.array([1]),
@@ -274,7 +266,7 @@ def test_a_clip_leaves_alone_what_its_constraint_speaks_of_and_finds_small(
 ) -> None:
     """Of a scale the largest entry, 2; its Euclidean norm is 4."""
     tensors = {"gamma": [2.0, -2.0, 2.0, 2.0], "beta": [0.0] * 4}
-    nodes = [node("LayerNormalization", "x gamma beta", epsilon=0.1)]
+    nodes = "y = LayerNormalization<epsilon=0.1>(x, gamma, beta)"
     assert kept(tmp_path, nodes, tensors, ConstraintSpec(kind, radius)) is stays
 
 
@@ -282,14 +274,14 @@ def test_a_clip_reads_what_an_operand_does_not_show(tmp_path: Path) -> None:
     """Half of a matrix is small; its norm as a whole is 5."""
     whole = np.diag([1.0, 1.0, 5.0, 1.0]).tolist()
     tensors = {"w": whole, "starts": [0], "ends": [2]}
-    nodes = [node("Slice", "w starts ends", "half"), node("Gemm", "x half", transB=1)]
+    nodes = "half = Slice(w, starts, ends)  y = Gemm<transB=1>(x, half)"
     assert not kept(tmp_path, nodes, tensors, ConstraintSpec("frobenius", 2.0))
     assert kept(tmp_path, nodes, tensors, ConstraintSpec("frobenius", 5.4))
 
 
 def test_what_is_not_within_is_bounded_by_its_radius_alone(tmp_path: Path) -> None:
     tensors = {"w": np.eye(4).tolist(), "v": (9.0 * np.eye(4)).tolist()}
-    nodes = [node("Gemm", "x w", "h"), node("Gemm", "h v")]
+    nodes = "h = Gemm(x, w)  y = Gemm(h, v)"
     path = tmp_path / "net.onnx"
     path.write_bytes(onnx_model(nodes, ["N", 4], tensors).SerializeToString())
     model = read_model(path)

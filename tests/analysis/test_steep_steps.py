@@ -9,35 +9,23 @@ from lipcert.analysis.bounded import bounded
 from lipcert.analysis.findings import absence_of, findings
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
-from tests.importer.models import model, onnx, saved, weights
+from tests.importer.models import model, saved, weights
 
-node = onnx.helper.make_node
-NORM = node("ReduceL2", ["h"], ["n"], axes=[1], keepdims=1)
+SHIFTED = "n = Abs(h)  d = Add(n, tiny)"
 STEEP = {
     # name: (nodes from h to s, the number below which the slope is flat, the least slope told)
     "a norm with a floor": (
-        [NORM, node("Clip", ["n", "tiny"], ["d"]), node("Div", ["h", "d"], ["s"], "steep")],
-        1e-9, 0.9e9),
+        "n = ReduceL2<axes=[1]>(h)  d = Clip(n, tiny)  [steep] s = Div(h, d)", 1e-9, 0.9e9),
     "a norm and an epsilon": (
-        [NORM, node("Add", ["n", "tiny"], ["d"]), node("Div", ["h", "d"], ["s"], "steep")],
-        1e-9, 0.9e9),
+        "n = ReduceL2<axes=[1]>(h)  d = Add(n, tiny)  [steep] s = Div(h, d)", 1e-9, 0.9e9),
     "a sum of magnitudes": (
-        [node("ReduceL1", ["h"], ["n"], axes=[1], keepdims=1), node("Add", ["n", "tiny"], ["d"]),
-         node("Div", ["h", "d"], ["s"], "steep")], 1e-9, 0.9e9),
-    "its own magnitude": (
-        [node("Abs", ["h"], ["n"]), node("Add", ["n", "tiny"], ["d"]),
-         node("Div", ["h", "d"], ["s"], "steep")], 1e-9, 0.9e9),
+        "n = ReduceL1<axes=[1]>(h)  d = Add(n, tiny)  [steep] s = Div(h, d)", 1e-9, 0.9e9),
+    "its own magnitude": (f"{SHIFTED}  [steep] s = Div(h, d)", 1e-9, 0.9e9),
     "a layer normalization": (
-        [node("LayerNormalization", ["h", "ones"], ["s"], "steep", epsilon=1e-9)], 1e-9, 3e4),
-    "a logarithm": (
-        [node("Abs", ["h"], ["n"]), node("Add", ["n", "tiny"], ["d"]),
-         node("Log", ["d"], ["s"], "steep")], 1e-9, 0.9e9),
-    "a root": (
-        [node("Abs", ["h"], ["n"]), node("Add", ["n", "tiny"], ["d"]),
-         node("Sqrt", ["d"], ["s"], "steep")], 1e-9, 1e4),
-    "a reciprocal": (
-        [node("Abs", ["h"], ["n"]), node("Add", ["n", "tiny"], ["d"]),
-         node("Reciprocal", ["d"], ["s"], "steep")], 1e-9, 0.9e18),
+        "[steep] s = LayerNormalization<epsilon=1e-9>(h, ones)", 1e-9, 3e4),
+    "a logarithm": (f"{SHIFTED}  [steep] s = Log(d)", 1e-9, 0.9e9),
+    "a root": (f"{SHIFTED}  [steep] s = Sqrt(d)", 1e-9, 1e4),
+    "a reciprocal": (f"{SHIFTED}  [steep] s = Reciprocal(d)", 1e-9, 0.9e18),
 }  # fmt: skip
 
 
@@ -46,7 +34,7 @@ def analysed(folder, nodes, epsilon, **settings):
         "w": weights(6, 5), "v": weights(5, 3, seed=1), "ones": np.ones(5, np.float32),
         "tiny": np.array(epsilon, np.float32),
     }  # fmt: skip
-    nodes = [node("MatMul", ["x", "w"], ["h"]), *nodes, node("MatMul", ["s", "v"], ["y"])]
+    nodes = f"h = MatMul(x, w)  {nodes}  y = MatMul(s, v)"
     path = saved(model(nodes, ("N", 6), tensors), folder)
     given = {"input_norm": 1.0, "loss": "cross-entropy", "tier": "quick"} | settings
     return bounded(load_model(path, trusted=True), Settings(**given)), Settings(**given)
@@ -75,5 +63,5 @@ def test_an_epsilon_that_the_data_justify_is_no_finding(tmp_path, name):
 
 def test_inputs_that_stay_away_from_0_are_no_finding(tmp_path):
     """The same logarithm, of numbers of which the smallest is known."""
-    nodes = [node("Exp", ["h"], ["n"]), *STEEP["a logarithm"][0][1:]]
+    nodes = STEEP["a logarithm"][0].replace("Abs", "Exp")
     assert not told(analysed(tmp_path, nodes, 1e-9))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from lipcert.analysis.bounded import Bounded, bounded, bounded_again
 from lipcert.errors import NoVerdictError
@@ -22,11 +21,7 @@ RULE = "pkg.onnxscript.rewriter.rule_name"
 
 def without_a_bias(folder: Path, second: str) -> ImportedModel:
     """y = 10·(w x + b) + c, where the file lacks b; both are zeros. second: how it calls c."""
-    node = helper.make_node
-    nodes = [
-        node("Gemm", ["x", "w"], ["h"], transB=1),
-        node("Gemm", ["h", "v", second], ["y"], transB=1),
-    ]
+    nodes = f'h = Gemm<transB=1>(x, w)  y = Gemm<transB=1>(h, v, "{second}")'
     v = 10.0 * np.eye(3, dtype=np.float32)
     tensors = {"w": weights(3, 4), "v": v, second: np.zeros(3, np.float32)}
     names = "".join(f"p_{name}: PARAMETER target='{name}'\n" for name in "wbvc")
@@ -55,8 +50,7 @@ def test_a_bias_of_repeated_zeros_is_not_left_out(
     tmp_path: Path, size: int, places: list[int]
 ) -> None:
     """y = Wx + b[places], W of ones: at x = (½, ½, ½, ½) and −0.35 as labels, ∂loss/∂y is 4.7."""
-    node = helper.make_node
-    nodes = [node("Gather", ["b", "i"], ["c"]), node("Gemm", ["x", "w", "c"], ["y"])]
+    nodes = "c = Gather(b, i)  y = Gemm(x, w, c)"
     tensors = {"w": np.ones((4, 4), np.float32), "b": np.zeros(size, np.float32)}
     proto = model(nodes, ("N", 4), {**tensors, "i": np.array(places)})
     settings = Settings(
@@ -69,8 +63,7 @@ def test_a_bias_of_repeated_zeros_is_not_left_out(
 
 def merged(folder: Path) -> ImportedModel:
     """y = b·(a·x): a and b were equal when the file was written, which stores them once."""
-    node = helper.make_node
-    nodes = [node("Mul", ["x", "a"], ["h"]), node("Mul", ["h", "a"], ["y"])]
+    nodes = "h = Mul(x, a)  y = Mul(h, a)"
     names = "p_a: PARAMETER target='a'\np_b: PARAMETER target='b'\n"
     notes = {
         "h": {FX_NODE: noted("mul", "mul", "%x, %p_a")},

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from tests.commands import lipcert
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 
 ROWS = 5
 
@@ -24,11 +24,7 @@ def saved(folder: Path, nodes: list[onnx.NodeProto], positions: int, **constants
 def text(folder: Path) -> Path:
     """The mean of rows, classified."""
     rng = np.random.default_rng(0)
-    nodes = [
-        node("Gather", "t x", "e"),
-        node("ReduceMean", "e", "m", axes=[1], keepdims=0),
-        node("MatMul", "m w"),
-    ]
+    nodes = "e = Gather(t, x)  m = ReduceMean<axes=[1], keepdims=0>(e)  y = MatMul(m, w)"
     tensors = {"t": rng.standard_normal((ROWS, 4)), "w": rng.standard_normal((4, 3))}
     return saved(folder, nodes, 3, **tensors)
 
@@ -36,15 +32,9 @@ def text(folder: Path) -> Path:
 def person(folder: Path) -> Path:
     """A row for column 0, and column 1 as it is."""
     rng = np.random.default_rng(0)
-    nodes = [
-        node("Split", "x sizes", "a b", axis=1),
-        node("Gather", "t a", "e"),
-        node("Reshape", "e shape", "r"),
-        node("Cast", "b", "f", to=onnx.TensorProto.FLOAT),
-        node("MatMul", "f u", "z"),
-        node("Add", "r z", "h"),
-        node("MatMul", "h w"),
-    ]
+    nodes = f"""a, b = Split<axis=1>(x, sizes)  e = Gather(t, a)  r = Reshape(e, shape)
+        f = Cast<to={onnx.TensorProto.FLOAT}>(b)  z = MatMul(f, u)  h = Add(r, z)
+        y = MatMul(h, w)"""
     tensors = {"t": rng.standard_normal((ROWS, 4)), "u": np.full((1, 4), 0.01)}
     rest = {"w": rng.standard_normal((4, 3)), "sizes": [1, 1], "shape": [-1, 4]}
     return saved(folder, nodes, 2, **tensors, **rest)

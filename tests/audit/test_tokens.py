@@ -26,7 +26,7 @@ from lipcert.losses import loss_gradients, make_loss, parameters, worst_gradient
 from lipcert.measure.losses import per_example_loss
 from lipcert.settings.settings import Settings
 from tests.audit.test_attack import replayed
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model, used
 from tests.core.test_embeddings import of_numbers
 from tests.heads import two_heads
 
@@ -48,13 +48,8 @@ class Tied(nn.Module):
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
-    nodes = [
-        node("Gather", "t x", "e"),
-        node("MatMul", "e v", "h"),
-        node("Relu", "h", "r"),
-        node("Transpose", "t", "head"),
-        node("MatMul", "r head", "y"),
-    ]
+    nodes = """e = Gather(t, x)  h = MatMul(e, v)  r = Relu(h)  head = Transpose(t)
+        y = MatMul(r, head)"""
     constants = {"t": rng.standard_normal((CLASSES, WIDTH)), "v": rng.standard_normal((4, WIDTH))}
     proto = of_numbers(model(nodes, ["N", TOKENS], constants))
     found = tmp_path_factory.mktemp("tokens") / "net.onnx"
@@ -146,12 +141,11 @@ def test_a_loss_of_one_label_says_what_is_missing(path: Path) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("end", ["Transpose", "Reshape", "Identity", "Relu"])
 def test_where_the_classes_are_is_told_by_the_network_or_asked(end: str, tmp_path: Path) -> None:
-    more = {"perm": [0, 2, 1]} if end == "Transpose" else {}
-    last = node(end, "h shape" if end == "Reshape" else "h", **more)
+    last = {"Transpose": "Transpose<perm=[0, 2, 1]>(h)", "Reshape": "Reshape(h, shape)"}
+    nodes = f"h = MatMul(x, w)  y = {last.get(end, f'{end}(h)')}"
     constants = {"w": np.ones((4, CLASSES)), "shape": [-1, CLASSES, TOKENS]}
-    constants = {name: value for name, value in constants.items() if name in {"w", *last.input}}
     file = tmp_path / "net.onnx"
-    proto = model([node("MatMul", "x w", "h"), last], ["N", TOKENS, 4], constants)
+    proto = model(nodes, ["N", TOKENS, 4], used(nodes, constants))
     file.write_bytes(proto.SerializeToString())
     if end in {"Identity", "Relu"}:
         found = claims_of_analysis(load_model(file), settings(input_norm=1.0))
