@@ -167,7 +167,6 @@ def test_radii_of_single_layers_are_certified(tmp_path) -> None:
     found = issued(path, **LAYERED, **RUN)
     assert found.report.verdict is Verdict.CONDITIONAL
     clip = Premises.read(found.certificate.assumptions).layer_clip
-    assert clip is not None
     radii = [(clip.input_radius(item), clip.cotangent_radius(item)) for item in clip.layers]
     assert radii == [(None, 0.25), (0.5, 0.25), (None, 0.125), (2.0, 0.25)]
     assert bounds(found)["first.weight"] == pytest.approx(0.25, rel=1e-6)
@@ -205,7 +204,6 @@ def test_a_certificate_whose_layers_no_settings_can_state_is_not_audited(tmp_pat
     found = issued(path, **{**LAYERED, "cotangent_clips": ()}).certificate
     premises = Premises.read(found.assumptions)
     clip = premises.layer_clip
-    assert clip is not None
     from tests.core.mutants.assumptions import rewritten
 
     fewer = replace(premises, mechanism=replace(clip, layers=clip.layers[1:]))

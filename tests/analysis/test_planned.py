@@ -48,7 +48,6 @@ def test_without_a_run_there_is_no_privacy_section() -> None:
 
 def test_the_epsilon_of_a_run_is_the_librarys() -> None:
     analysis = analysed(noise_multiplier=2.0, **RUN, **CONSTRAINED)
-    assert analysis.privacy is not None
     assert analysis.privacy.epsilon == pytest.approx(epsilon(2.0), rel=1e-3)
     found = json.loads(analysis_json(analysis))["privacy"]
     assert found["epsilon"] == analysis.privacy.epsilon
@@ -61,7 +60,6 @@ def test_the_epsilon_of_a_run_is_the_librarys() -> None:
 def test_the_noise_of_every_allocation_meets_the_target(allocation: str) -> None:
     """From the noise deviations that are printed back to ε, without our own algebra."""
     analysis = analysed(target_epsilon=3.0, allocation=allocation, **RUN, **CONSTRAINED)
-    assert analysis.privacy is not None
     assert 0.999 * 3.0 <= analysis.privacy.epsilon <= 3.0
     ratios = [group.sensitivity / group.noise_std for group in analysis.groups]
     joint = sum(ratio**2 for ratio in ratios) ** -0.5
@@ -130,7 +128,6 @@ def test_custom_multipliers_are_taken_as_they_are_or_rescaled() -> None:
     joint = sum(weight**-2 for weight in weights) ** -0.5
     assert analysis.assumptions.noise_multiplier == pytest.approx(joint, rel=1e-9)
     solved = analysed(target_epsilon=3.0, **RUN, **custom)
-    assert solved.privacy is not None
     assert solved.privacy.epsilon <= 3.0
     ratios = [
         group.noise_std / group.sensitivity / weight

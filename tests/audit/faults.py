@@ -75,7 +75,6 @@ class Subject:
     def attacked(self) -> Ready:
         """The same with the examples that the attack proposes; it never looks at claimed bounds."""
         ready, data = self.right, self.right.data
-        assert data is not None
         start = Examples(data.x[:BATCH], data.y[:BATCH], "digits")
         (found,) = proposals(ready.claims, None, start, self.steps, move_weights=False, device=CPU)
         return with_data(ready, found.examples)
@@ -200,13 +199,11 @@ def convolutions(claims: Claims, lost: Callable[[Node, Conv], float]) -> Mapping
 
 def positions(node: Node, op: Conv) -> float:
     """√(HW): a kernel is used at so many positions."""
-    del op
     return math.sqrt(math.prod(node.shape[1:]))
 
 
 def overlap(node: Node, op: Conv) -> float:
     """√ of how many windows read a pixel."""
-    del op
     return math.sqrt(math.prod(-(-window.taps // window.stride) for window in node.geometry))
 
 

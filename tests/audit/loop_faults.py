@@ -22,8 +22,8 @@ from tests.audit.private_loops import (
     RATE,
     STEPS,
     Data,
+    Index,
     Loop,
-    Poisson,
     Tensors,
     Watch,
     add,
@@ -66,22 +66,12 @@ class NormalisedByNorm(Loop):
         return scaled(noised, 0.1 / max(self.length, 1e-3))
 
 
-class Weighted(Poisson):
-    """Poisson batches in which examples of rare classes are drawn more often."""
-
-    def __init__(self, data: Data) -> None:
-        super().__init__(len(data[0]), STEPS)
-        weights = torch.where(data[1] < 2, 4.0, 0.25)
-        self.rates = weights / weights.mean() * RATE
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for _ in range(self.steps):
-            yield (torch.rand(self.size) < self.rates.cpu()).nonzero().flatten().tolist()
-
-
 class WeightedSampler(Loop):
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        return Weighted(data)
+    """Examples of rare classes are drawn more often."""
+
+    def rates(self, data: Data) -> Tensor:
+        weights = torch.where(data[1] < 2, 4.0, 0.25)
+        return (weights / weights.mean() * RATE).cpu()
 
 
 class SumsClipped(Loop):
@@ -281,15 +271,6 @@ class Exported(Loop):
 class LongOnes(Loop):
     """A sampler that looks at the data: long examples are drawn more often."""
 
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        class OfData(Poisson):
-            def __iter__(self) -> Iterator[list[int]]:
-                for _ in range(self.steps):
-                    yield (torch.rand(self.size) < rates).nonzero().flatten().tolist()
-
-        rates = self.rates(data)
-        return OfData(len(data[0]), STEPS)
-
     def rates(self, data: Data) -> Tensor:
         return RATE * torch.linspace(0.9, 1.1, len(data[0]))[data[0].norm(dim=1).argsort()]
 
@@ -459,8 +440,8 @@ class NoiseOnce(Loop):
 
 
 class TwiceTheRate(Loop):
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        return Poisson(len(data[0]), STEPS, 2.0 * RATE)
+    def rates(self, data: Data) -> float:
+        return 2.0 * RATE
 
 
 class WeightedAfter(Loop):
@@ -476,19 +457,14 @@ class WeightedAfter(Loop):
 class BatchTwice(Loop):
     """Every batch serves for two steps."""
 
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        class Twice(Poisson):
-            def __iter__(self) -> Iterator[list[int]]:
-                for index in super().__iter__():
-                    yield index
-                    yield index
+    steps = STEPS // 2
 
-        return Twice(len(data[0]), STEPS // 2)
+    def made(self, index: Index) -> list[Index]:
+        return [index, index]
 
 
 class MoreSteps(Loop):
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        return Poisson(len(data[0]), STEPS + 5)
+    steps = STEPS + 5
 
 
 class PairedSteps(Correlated):
@@ -535,15 +511,11 @@ class ClipsNoised(Loop):
 class ValidationToo(Loop):
     """Every batch has five examples that the data set of the account lacks."""
 
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        class More(Poisson):
-            def __iter__(self) -> Iterator[list[int]]:
-                for index in super().__iter__():
-                    yield [*index, *range(self.size, self.size + 5)]
-
-        return More(len(data[0]), STEPS)
+    def made(self, index: Index) -> list[Index]:
+        return [[*index, *range(self.size, self.size + 5)]]
 
     def loader(self, data: Data) -> DataLoader[Any]:
+        self.size = len(data[0])
         more = (torch.cat([part, part[:5]]) for part in data)
         return DataLoader(
             TensorDataset(*more), batch_sampler=self.batches(data), collate_fn=stacked
@@ -653,13 +625,12 @@ class CleanMomentum(Loop):
 class WithReplacement(Loop):
     """Examples may come twice into one batch."""
 
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        class Twice(Poisson):
-            def __iter__(self) -> Iterator[list[int]]:
-                for index in super().__iter__():
-                    yield torch.randint(self.size, (len(index),)).tolist()
+    def batches(self, data: Data) -> Sampler[Index]:
+        self.size = len(data[0])
+        return super().batches(data)
 
-        return Twice(len(data[0]), STEPS)
+    def made(self, index: Index) -> list[Index]:
+        return [torch.randint(self.size, (len(index),)).tolist()]
 
 
 class FrozenReleased(Exported):

@@ -40,15 +40,24 @@ def examples() -> Data:
     return x, y
 
 
-class Poisson(Sampler[list[int]]):
-    """Batches, each of which has each example with probability `rate`."""
+Index = list[int]
 
-    def __init__(self, size: int, steps: int, rate: float = RATE) -> None:
-        self.size, self.steps, self.rate = size, steps, rate
 
-    def __iter__(self) -> Iterator[list[int]]:
+class Poisson(Sampler[Index]):
+    """Batches, each of which has each example with probability `rate`; made: what comes of one."""
+
+    def __init__(
+        self,
+        size: int,
+        steps: int,
+        rate: float | Tensor = RATE,
+        made: Callable[[Index], list[Index]] = lambda index: [index],
+    ) -> None:
+        self.size, self.steps, self.rate, self.made = size, steps, rate, made
+
+    def __iter__(self) -> Iterator[Index]:
         for _ in range(self.steps):
-            yield (torch.rand(self.size) < self.rate).nonzero().flatten().tolist()
+            yield from self.made((torch.rand(self.size) < self.rate).nonzero().flatten().tolist())
 
     def __len__(self) -> int:
         return self.steps
@@ -81,6 +90,7 @@ class Loop:
     sampler = "poisson"
     account: ClassVar[Mapping[str, Any]] = {}
     every = 1
+    steps = STEPS
 
     def __call__(self, data: Data, folder: Path, watch: Watch | None = None) -> object:
         torch.manual_seed(12)
@@ -135,11 +145,9 @@ class Loop:
 
     def file(self, folder: Path) -> Path:
         """The exported network."""
-        del folder
         return path_of("digits_mlp")
 
     def rate(self, data: Data) -> float:
-        del data
         return 0.5
 
     def begins(self, data: Data) -> None:
@@ -150,11 +158,18 @@ class Loop:
             TensorDataset(*data), batch_sampler=self.batches(data), collate_fn=stacked
         )
 
-    def batches(self, data: Data) -> Sampler[list[int]]:
-        return Poisson(len(data[0]), STEPS)
+    def batches(self, data: Data) -> Sampler[Index]:
+        return Poisson(len(data[0]), self.steps, self.rates(data), self.made)
+
+    def rates(self, data: Data) -> float | Tensor:
+        """With which each example is drawn."""
+        return RATE
+
+    def made(self, index: Index) -> list[Index]:
+        """The batches that come of one draw."""
+        return [index]
 
     def stated_divisor(self, x: Tensor) -> float:
-        del x
         return BATCH
 
     def singles(self, x: Tensor, y: Tensor) -> list[Tensors]:
@@ -187,7 +202,6 @@ class Loop:
 
     def std(self, x: Tensor, y: Tensor) -> float:
         """The deviation of the noise, as stated."""
-        del x, y
         return self.sigma * self.radius / BATCH
 
     def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
@@ -198,23 +212,19 @@ class Loop:
 
     def draw(self, like: Tensor, name: str, step: int) -> Tensor:
         """Noise of deviation 1."""
-        del name, step
         return torch.randn(like.shape, generator=self.generator)
 
     def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
         """What the optimizer takes."""
-        del x, y
         return noised
 
     def after(self, data: Data, step: int) -> None:
         pass
 
     def ends(self, data: Data) -> bool:
-        del data
         return False
 
     def published(self, data: Data) -> object:
-        del data
         return self.model
 
 
@@ -256,6 +266,4 @@ def accounted(folder: Path, file: Path, data: Data, **given: Any) -> AuditReport
     }
     x, y = data
     job = Job(str(file), lipcert.Settings(**said), data="digits", trace=str(folder))
-    report = audit(job, data=(x.numpy(), y.numpy()))
-    assert report is not None
-    return report
+    return audit(job, data=(x.numpy(), y.numpy()))

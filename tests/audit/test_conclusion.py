@@ -289,7 +289,6 @@ def test_gates_of_a_run_speak_of_its_settings() -> None:
         for name in ("max-sensitivity", "max-epsilon")
     )
     grad_norm = ready().claims.grad_norm
-    assert grad_norm is not None
     assert moved == pytest.approx(2.0 * grad_norm / 64, rel=1e-12)
     spent = [norm.cdf(0.125 - e * 4.0) - math.exp(e) * norm.cdf(-0.125 - e * 4.0)
              for e in (epsilon, epsilon / 1.01)]  # fmt: skip

@@ -45,7 +45,6 @@ def job(data: object, **changes: object) -> Job:
 
 def alike(report: AuditReport | None) -> AuditReport:
     """All of it but where the examples came from, in how many units, and how long it took."""
-    assert report is not None
     modes = Modes("", None, 0)
     assert report.usefulness is not None  # which names the examples
     return replace(report, seconds=0.0, modes=modes, units=0, units_done=0, usefulness=None)
@@ -55,7 +54,6 @@ def alike(report: AuditReport | None) -> AuditReport:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
     """Of one .npz file."""
     report = audit(job(written(tmp_path_factory.mktemp("npz"))))
-    assert report is not None
     assert report.verdict is Verdict.PASS
     assert report.modes.data_sha256_of == "the file"
     assert audit_from_document(audit_document(report)) == report
@@ -67,10 +65,8 @@ def test_objects_are_audited_as_they_are(whole: AuditReport) -> None:
     assert alike(audit(job("digits"), data=(DATA.x, DATA.y))) == alike(whole)
     streamed = audit(job("a stream"), data=Streamed())
     assert alike(streamed) == alike(whole)
-    assert streamed is not None
     assert (streamed.units, streamed.modes.data) == (1, "a stream")
     short = audit(job("a stream", limit=50), data=Streamed())
-    assert short is not None
     assert short.examples == 50
 
 
@@ -86,7 +82,6 @@ def test_results_are_those_of_the_contents_of_every_input(tmp_path: Path) -> Non
 
 def test_a_stream_without_an_example_is_no_pass() -> None:
     report = audit(job("nothing"), data=Nothing())
-    assert report is not None
     assert report.verdict is Verdict.INCONCLUSIVE
     assert any("LC300" in reason for reason in report.reasons)
 
@@ -117,7 +112,6 @@ def test_images_of_integers_are_not_rescaled(tmp_path: Path) -> None:
     np.savez(path, x=(255 * DATA.x[:4]).astype(np.uint8), y=DATA.y[:4])
     settings = Settings(input_box=(0.0, 1.0), input_norm=None)
     report = audit(job(path, settings=settings))
-    assert report is not None
     assert report.verdict is Verdict.VIOLATION
     (found,) = [check for check in report.checks if check.code == "LC304"]
     assert "4 of 4 examples lie outside" in found.message

@@ -97,7 +97,6 @@ Edit = Callable[[list[Part]], object]
 def run(way: str) -> tuple[Ready, tuple[Part, ...]]:
     """A right run, and its parts."""
     ready = recorded(Path(mkdtemp()) / "run", Way(WAYS[way], detail=1, learning_rate=0.0))
-    assert ready.recorded is not None
     network = Network(WAYS[way])
     return ready, tuple(part_of(step, network, way) for step in ready.recorded.trace.steps())
 

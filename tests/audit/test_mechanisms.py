@@ -76,7 +76,6 @@ def test_a_right_run_passes(name: str, tmp_path: Path) -> None:
     assert all(0.0 < (group.tightness or 0.0) <= 1.0 for group in report.groups)
     whole = report.gradient
     assert whole.examples == report.examples
-    assert whole.slack is not None
     assert whole.slack >= 1.0 - 1e-12
     best = min(group.detectable_error_factor or math.inf for group in report.groups)
     assert whole.slack >= best * (1.0 - 1e-12), "no nearer to its bound than the nearest group"

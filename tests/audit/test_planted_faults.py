@@ -54,7 +54,6 @@ def test_a_loose_bound_hides_faults_and_the_report_says_how_large() -> None:
     """What is not caught lies below the factor from which the report says it would be."""
     report = faults.report_of(faults.LOOSE.attacked)
     factor = report.detectable_error_factor
-    assert factor is not None
     halved = next(fault for fault in faults.CLAIM_FAULTS if fault.name == "G of each group × 0.5")
     assert (factor > 2.0) == (
         faults.caught(faults.LOOSE.attacked, halved).found < len(report.groups)

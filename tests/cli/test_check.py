@@ -114,7 +114,6 @@ def test_another_model_is_invalid(file: Path) -> None:
 
 def test_a_smaller_epsilon_is_invalid_in_ascii(file: Path) -> None:
     def lower(found: Certificate) -> Certificate:
-        assert found.privacy is not None
         epsilon = found.privacy.epsilon * 0.9
         return replace(found, privacy=replace(found.privacy, epsilon=epsilon))
 
@@ -180,7 +179,6 @@ def test_gates_are_of_what_is_claimed(
     assert re.findall(r"^  max-\S+ \[(\w+)\]", done.stdout, re.MULTILINE) == outcomes
     found = json.loads(call(*words, "--format", "json").stdout)["gates"]
     claimed = read_certificate(issued.read_bytes())
-    assert claimed.privacy is not None
     numbers = {"max-grad-norm": claimed.network.grad_norm, "max-epsilon": claimed.privacy.epsilon}
     numbers["max-sensitivity"] = claimed.network.sensitivity
     assert all(item["found"] == numbers[item["gate"]] for item in found)
@@ -365,7 +363,6 @@ def test_a_certificate_is_canonical_and_about_the_file() -> None:
     assert write_certificate(certificate) == data
     assert certificate.model.sha256 == sha256(MODEL.read_bytes()).hexdigest()
     assert certificate.scope.kind == "constraint-set"
-    assert certificate.privacy is not None
     assert certificate.privacy.status == "recomputed"
 
 

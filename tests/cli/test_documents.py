@@ -242,32 +242,6 @@ def test_names_of_files_are_inert(tmp_path: Path) -> None:
         assert output_format == "text" or "<b>" not in out
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"schema":"lipcert.certificate/1"}',
-        b'{"schema":"lipcert.certificate/3"}',
-        b'{"schema":"lipcert.analysis/1"}',
-        b'{"schema":["lipcert.analysis/1"]}',
-        b'{"schema":"lipcert.analysis/1","assumptions":1,"model":2}',
-        b"\xff",
-        b"[" * 100_000,
-    ],
-)
-def test_unreadable_files_are_3_in_one_line(tmp_path: Path, data: bytes) -> None:
-    file, good = tmp_path / "x.json", tmp_path / "good.json"
-    file.write_bytes(data)
-    good.write_bytes(certificate_bytes())
-    for files in ((file, good), (good, file), (good, tmp_path), (tmp_path / "absent", good)):
-        done = compare(*files, "--fail-on-regression")
-        assert (done.exit_code, done.stdout) == (3, "")
-        assert done.stderr.startswith("lipcert: error: ")
-        assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("number", ["1e999", "-1", "NaN", "true", '"1"', "1" + "0" * 400])
 def test_numbers_that_bound_nothing_are_refused(tmp_path: Path, number: str) -> None:
     document = json.loads(analysis_json(sample()))

@@ -178,27 +178,6 @@ def test_an_analysis_without_a_bound_has_no_epsilon(analysis: Path) -> None:
     assert "no finite sensitivity" in err
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"schema": "lipcert.analysis/1"}',
-        '{"schema": "lipcert.analysis/1", "assumptions": 3, "network": 4}',
-        '{"schema": "lipcert.analysis/1", "assumptions": {"batch_size": "x"}, '
-        '"network": {"sensitivity": 1}}',
-        "[" * 100_000,
-    ],
-)
-def test_files_that_are_no_analysis_leave_with_three(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "broken.json"
-    file.write_text(content)
-    code, out, err = call(str(file), *RUN, "--steps", "40")
-    assert (code, out) == (3, "")
-    assert err.startswith(f"lipcert: error: {file}")
-
-
 def test_an_analysis_of_a_run_needs_no_further_option(tmp_path: Path) -> None:
     """It states how often and at which rate batches are drawn."""
     file, drawn = tmp_path / "analysis.json", replace(PLAN, rate=0.2)

@@ -66,27 +66,3 @@ def test_a_check_of_another_certificate_is_refused(files: dict[str, Path], tmp_p
     done = call("report", files["certificate"], other)
     assert done.exit_code == 2
     assert "check it again" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{}", "no schema"),
-        ("[1]", "not an object"),
-        ("{", "is not JSON, as `certify`"),
-        ('{"schema": "lipcert.trace/1"}', "no report can be made from schema"),
-        ('{"schema": "lipcert.certificate/3"}', "not a certificate"),
-        ('{"schema": "lipcert.analysis/1"}', "not a complete document"),
-        ('{"schema": "lipcert.audit/1"}', "not a complete"),
-        ('{"schema": "lipcert.analysis/1", "x": NaN}', "not JSON as LipCert writes it"),
-    ],
-)
-def test_what_is_no_document_gives_no_page(content: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "input.json"
-    file.write_text(content, encoding="utf-8")
-    page = tmp_path / "page.html"
-    done = call("report", file, "-o", page)
-    assert done.exit_code == 3
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not page.exists()

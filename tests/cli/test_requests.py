@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.issued import MODEL, call
+from tests.cli.issued import MODEL, call, certificate_bytes
 
 SLOW = ("torch", "lipcert.importer.load", "lipcert.core.check", "lipcert.audit.run")
 RUN = "--dataset-size 1000 --batch-size 50 --delta 1e-5"
@@ -215,6 +215,44 @@ def test_an_output_that_is_misspelt_is_named_and_one_that_is_none_listed() -> No
     assert "did you mean 'logits'?" in call("analyze", MODEL, "--output", "logit").stderr
     err = call("analyze", MODEL, "--output", "certificate").stderr
     assert "known: 'logits' (-o names the file to write)" in err
+
+
+BROKEN = {
+    b"": "is not JSON, as `certify`",
+    b"{": "is not JSON, as `certify`",
+    b"\xff": "not",
+    b"[" * 100_000: "not",
+    b"[]": "not an object",
+    b"{}": "no schema",
+    b'{"schema": ["lipcert.analysis/1"]}': "schema",
+    b'{"schema": "lipcert.trace/1"}': "no report can be made from schema",
+    b'{"schema": "lipcert.audit/1"}': "not a complete",
+    b'{"schema": "lipcert.certificate/1"}': "certificate",
+    b'{"schema": "lipcert.certificate/3"}': "not a certificate",
+    b'{"schema": "lipcert.analysis/1"}': "not a complete document",
+    b'{"schema": "lipcert.analysis/1", "x": NaN}': "not JSON as LipCert writes it",
+    b'{"schema": "lipcert.analysis/1", "assumptions": 1, "model": 2}': "not a complete document",
+    b'{"schema": "lipcert.analysis/1", "assumptions": {"batch_size": "x"}, '
+    b'"network": {"sensitivity": 1}}': "not a complete document",
+}
+"""what is no document, and what a report says of it"""
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_what_is_no_document_is_not_read(content: bytes, folder: Path) -> None:
+    (folder / "x.json").write_bytes(content)
+    (folder / "good.json").write_bytes(certificate_bytes())
+    for words in (
+        *("report x.json -o page.html", f"privacy x.json {RUN} --sampling poisson --steps 40"),
+        *("compare x.json good.json --fail-on-regression", "compare good.json x.json"),
+        *("compare good.json folder", "compare absent good.json"),
+    ):
+        done = call(*words.split())
+        assert (done.exit_code, done.stdout) == (3, ""), words
+        assert done.stderr.startswith("lipcert: error: ")
+        assert done.stderr.count("\n") == 1
+        assert BROKEN[content] in done.stderr or not words.startswith("report")
+    assert not (folder / "page.html").exists()
 
 
 def test_nothing_is_guessed_of_what_resembles_nothing() -> None:

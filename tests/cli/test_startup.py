@@ -91,8 +91,6 @@ def test_a_closed_pipe_is_quiet() -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert writer.stdout is not None
-    assert writer.stderr is not None
     writer.stdout.close()
     assert writer.stderr.read() == ""
     assert writer.wait() == 3

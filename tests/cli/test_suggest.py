@@ -25,8 +25,7 @@ JSON = ("--format", "json")
 def document() -> dict[str, object]:
     done = lipcert(["suggest", MODEL, *RUN, "--format", "json"])
     assert done.exit_code == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def test_a_suggested_setting_is_what_analyze_says(tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ def opened(form: str, folder: Path) -> Source:
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    return request.param
 
 
 @pytest.fixture

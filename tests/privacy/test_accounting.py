@@ -184,24 +184,30 @@ def test_tiny_noise_gives_large_or_no_epsilon_and_no_crash() -> None:
     assert epsilon(plan(steps=5), 1e-200, Accountant.RDP) > 1e10
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
-def test_a_multiplier_that_is_none_is_refused(sigma) -> None:
-    with pytest.raises(UsageError, match="noise-multiplier"):
-        epsilon(plan(), sigma)
+NONE = (0.0, -1.0, math.nan, math.inf)
+RDP, PLD = Accountant.RDP, Accountant.PLD
+FIXED_SIZE, COARSE = plan(Sampling.WITHOUT_REPLACEMENT, REPLACE), plan(delta=1e-12)
+REFUSED = [
+    *((epsilon, (plan(), sigma), "noise-multiplier") for sigma in NONE),
+    *((noise_for_epsilon, (plan(), target), "target-epsilon") for target in NONE),
+    *((steps_for_epsilon, (plan(), 1.0, target), "target-epsilon") for target in NONE),
+    (epsilon, (plan(Sampling.POISSON, REPLACE), 1.0, RDP), "use pld"),
+    (epsilon, (FIXED_SIZE, 1.0, PLD), "use rdp"),
+    (epsilon, (COARSE, 1.0, PLD), "use rdp"),
+    (epsilon, (plan(Sampling.POISSON, REPLACE, delta=1e-12), 1.0), "no accountant"),
+    (epsilon, (plan(delta=1e-10), 1.0, PLD), "accountant"),  # 4e-5 too small, for rounding
+]
+"""numbers that are none, and accountants that would be unsound"""
 
 
-def test_an_unsound_accountant_is_refused() -> None:
-    with pytest.raises(UsageError, match="use pld"):
-        epsilon(plan(Sampling.POISSON, REPLACE), 1.0, Accountant.RDP)
-    with pytest.raises(UsageError, match="use rdp"):
-        epsilon(plan(Sampling.WITHOUT_REPLACEMENT, REPLACE), 1.0, Accountant.PLD)
-    with pytest.raises(UsageError, match="use rdp"):
-        epsilon(plan(delta=1e-12), 1.0, Accountant.PLD)
-    with pytest.raises(UsageError, match="no accountant"):
-        epsilon(plan(Sampling.POISSON, REPLACE, delta=1e-12), 1.0)
-    with pytest.raises(UsageError, match="accountant"):  # 4e-5 too small there, for rounding
-        epsilon(plan(delta=1e-10), 1.0, Accountant.PLD)
-    assert epsilon(plan(delta=1e-12), 1.0) == epsilon(plan(delta=1e-12), 1.0, Accountant.RDP)
+@pytest.mark.parametrize(("function", "given", "says"), REFUSED)
+def test_what_has_no_sound_answer_is_refused(function, given, says) -> None:
+    with pytest.raises(UsageError, match=says):
+        function(*given)
+
+
+def test_where_one_accountant_is_unsound_the_other_answers() -> None:
+    assert epsilon(COARSE, 1.0) == epsilon(COARSE, 1.0, RDP)
 
 
 def test_orders_with_rounding_errors_do_not_make_epsilon_zero(monkeypatch) -> None:
@@ -344,14 +350,6 @@ def test_targets_out_of_reach_have_no_answer(monkeypatch) -> None:
     monkeypatch.setattr(accounting, "_MOST_NOISE", 4.0)
     with pytest.raises(NoVerdictError, match="too coarse"):
         noise_for_epsilon(WHOLE, 1e-9)
-
-
-@pytest.mark.parametrize("target", [0.0, -1.0, math.nan, math.inf])
-def test_targets_that_are_none_are_refused(target) -> None:
-    with pytest.raises(UsageError, match="target-epsilon"):
-        noise_for_epsilon(POISSON, target)
-    with pytest.raises(UsageError, match="target-epsilon"):
-        steps_for_epsilon(POISSON, 1.0, target)
 
 
 def test_a_target_that_never_binds_gets_the_least_noise_that_is_sought() -> None:

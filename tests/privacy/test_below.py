@@ -99,7 +99,6 @@ def test_balls_in_bins_are_near_their_upper_bound(
     above = epsilon_upper(
         "balls-in-bins", 1.0 / shift, Fraction(1, bins), epochs, Fraction(delta), "add-remove"
     )
-    assert above is not None
     found = allocated_epsilon([np.full(bins, shift)] * epochs, bins, delta)
     assert 0.94 * above - 0.02 < found < above
 

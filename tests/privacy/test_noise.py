@@ -41,9 +41,7 @@ def groups_of(*pairs: tuple[int, float]) -> list[Group]:
 
 
 def allocated(groups: Sequence[Group], sigma: float, allocation: Allocation) -> Allocated:
-    result = allocate(groups, sigma, allocation)
-    assert result is not None
-    return result
+    return allocate(groups, sigma, allocation)
 
 
 def stds(result: Allocated) -> list[float]:
@@ -145,15 +143,13 @@ def test_noise_multiplier_is_checked(sigma: float) -> None:
         allocate(groups_of((1, 1.0)), sigma, Allocation.GLOBAL)
 
 
-@pytest.mark.parametrize("value", [-1.0, math.nan, -math.inf])
-def test_only_non_negative_numbers_are_bounds(value: float) -> None:
-    with pytest.raises(ValueError, match="non-negative"):
-        Group("g", 1, value)
-
-
-def test_a_group_holds_parameters() -> None:
-    with pytest.raises(ValueError, match="no parameters"):
-        Group("empty", 0, 1.0)
+@pytest.mark.parametrize(
+    ("size", "bound", "says"),
+    [(0, 1.0, "no parameters"), *((1, x, "non-negative") for x in (-1.0, math.nan, -math.inf))],
+)
+def test_a_group_holds_parameters_and_has_a_bound(size: int, bound: float, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Group("g", size, bound)
 
 
 @pytest.mark.parametrize("layers", [2, 4, 8])

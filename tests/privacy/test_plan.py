@@ -23,6 +23,9 @@ def plan(**changes) -> TrainingPlan:
     return TrainingPlan(**{**values, **changes})
 
 
+WHOLE = {"sampling": Sampling.FULL_BATCH, "batch_size": None}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -52,6 +55,9 @@ def plan(**changes) -> TrainingPlan:
             {"sampling": Sampling.BALLS_IN_BINS, "neighbours": Neighbouring.REPLACE_ONE},
             "use neighbours add-remove or zero-out",
         ),
+        ({"rate": 0.0}, "sampling-rate: .*not a probability"),
+        ({"rate": 1.5}, "sampling-rate: .*not a probability"),
+        ({"rate": 0.1, **WHOLE}, "sampling-rate: .*only the rate B/N"),
     ],
 )
 def test_what_is_refused_says_what_to_change(changes, message) -> None:
@@ -83,7 +89,7 @@ def shuffled(**changes) -> TrainingPlan:
         (in_bins(steps=None, epochs=1.5), 6, 2),
         (in_bins(steps=7), 7, 2),
         (in_bins(steps=9), 9, 3),
-        (plan(sampling=Sampling.FULL_BATCH, batch_size=None, steps=None, epochs=3.0), 3, 3),
+        (plan(**WHOLE, steps=None, epochs=3.0), 3, 3),
     ],
 )
 def test_the_length_of_a_run(run, releases, participations) -> None:
@@ -109,8 +115,6 @@ def test_no_loader_of_disjoint_batches_visits_an_example_more_often(size, batch,
 
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
 def test_the_rate_is_rounded_up(a, b) -> None:
-    from fractions import Fraction
-
     run = plan(dataset_size=max(a, b), batch_size=min(a, b))
     assert Fraction(run.sampling_rate) >= Fraction(min(a, b), max(a, b))
     assert run.sampling_rate <= 1.0
@@ -124,16 +128,3 @@ def test_a_stated_rate_is_that_of_the_loader() -> None:
     assert Fraction(1, 45) <= Fraction(stated.sampling_rate) <= Fraction(1, 45) + 2**-55
     assert plan(dataset_size=1365, batch_size=32, steps=None, epochs=1).releases == 43
     assert plan(dataset_size=1365, batch_size=32, steps=None, epochs=1, rate=1 / 45).releases == 45
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rate": 0.0}, "not a probability"),
-        ({"rate": 1.5}, "not a probability"),
-        ({"rate": 0.1, "sampling": Sampling.FULL_BATCH, "batch_size": None}, "only the rate B/N"),
-    ],
-)
-def test_a_rate_that_is_none_is_refused(changes, message) -> None:
-    with pytest.raises(UsageError, match=f"sampling-rate: .*{message}"):
-        plan(**changes)

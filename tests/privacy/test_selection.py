@@ -50,7 +50,6 @@ def test_above_an_explicit_search_and_hardly(law: Law, shift: float, mean: int) 
     grid = np.linspace(0.0, 13.0 * shift, 60)
     profile = [(float(e), _gaussian_delta(float(e), shift) * (1 + 1e-9) + 1e-15) for e in grid]
     found = selected_epsilon(profile, law, mean, DELTA)
-    assert found is not None
     assert _delta_of_search(law, mean, shift, found) <= DELTA
     assert _delta_of_search(law, mean, shift, 0.94 * found) > DELTA
 
@@ -59,7 +58,6 @@ def test_of_pure_privacy_a_geometric_search_costs_three_times() -> None:
     """Liu and Talwar, Private selection from private candidates, STOC 2019: at most 3ε, and that
     is nearly needed. Here 2ε and the ε of one trial."""
     found = selected_epsilon([(0.5, 0.0)], Law.GEOMETRIC, 1000, 1e-12)
-    assert found is not None
     assert 1.49 <= found <= 1.515
 
 

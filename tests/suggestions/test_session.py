@@ -69,7 +69,6 @@ def again(name: str, settings: dict[str, object]) -> Outcome:
     observed = observed_at(derived, chosen, examples(name))
     analysis = reported(model(name), chosen, derived, observed)
     use = analysis.usefulness
-    assert use is not None
     return Outcome(
         grad_norm=analysis.network.grad_norm,
         sensitivity=analysis.network.sensitivity,
@@ -128,7 +127,6 @@ def test_suggestions_are_ranked_and_the_recipe_is_no_worse_than_any_clipping(nam
 def test_the_baseline_is_what_analyze_says() -> None:
     analysis = analyze(model("mlp"), planned("mlp"), examples=examples("mlp"))
     assert found("mlp").baseline.grad_norm == analysis.network.grad_norm
-    assert analysis.usefulness is not None
     assert found("mlp").baseline.noise_to_signal == pytest.approx(
         analysis.usefulness.noise_to_signal, rel=PRECISION
     )

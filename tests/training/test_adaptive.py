@@ -29,14 +29,12 @@ class Run:
         self.noise = AdaptiveNoise(planned, lambda: self.norms, CAPS, slack)
 
     def _recalibrated(self, before: object, radii: Mapping[str, float]) -> Any:
-        del before
         self.made.append(dict(radii))
         return self.made[-1]
 
     def at(self, **norms: float) -> Mapping[str, float]:
         self.norms = norms
-        found: Any = self.noise.present()
-        return found
+        return self.noise.present()
 
 
 @pytest.fixture

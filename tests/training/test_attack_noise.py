@@ -252,7 +252,6 @@ def test_two_ranks_add_one_noise(tmp_path: Path) -> None:
     networks.export(Small(), torch.zeros(1, FEATURES), file)
 
     def life(rank: int) -> tuple[Mapping[str, np.ndarray], np.ndarray, list[Any], Any]:
-        del rank
         with rank_run(
             optimizer=still,
             model_file=file,

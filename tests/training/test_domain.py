@@ -79,29 +79,25 @@ def test_examples_that_are_no_numbers_are_refused_all_the_same(mechanism: Any) -
         private_run(None, mechanism, examples=TensorDataset(x, y))
 
 
-@pytest.mark.parametrize("kind", [Clipless, WeightClipping, FixedWeightNorm])
-def test_a_domain_that_the_bounds_need_has_to_be_declared(kind: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"input_norm=R .* or input_box=\(LO, HI\)"):
-        private_run(tmp_path / "run", kind(radius=1.0, bias_norm=1.0))
-    assert not (tmp_path / "run").exists()
+NOT_HELD = clipless(radius=None, constraints=(("head.*", "spectral:1"),), bias_norm=None)
+INPUTS, LABELS = data().tensors
+REFUSED: list[tuple[TrainingMechanism, TensorDataset, str]] = [
+    *(
+        (kind(radius=1.0, bias_norm=1.0), data(), r"input_norm=R .* or input_box=\(LO, HI\)")
+        for kind in (Clipless, WeightClipping, FixedWeightNorm)
+    ),
+    (clipless(), far_away(), "example 0 of the batch has the norm .* input_norm or input_box"),
+    (clipless(), TensorDataset(INPUTS, torch.full((60,), 7)), "label"),
+    (NOT_HELD, data(), "has no bound"),
+]
 
 
-@pytest.mark.parametrize(("examples", "words"), [
-    (far_away(), r"example 0 of the batch has the norm .* input_norm or input_box"),
-    (TensorDataset(data().tensors[0], torch.full((60,), 7)), r"label"),
-], ids=["inputs", "labels"])  # fmt: skip
+@pytest.mark.parametrize(("mechanism", "examples", "words"), REFUSED)
 def test_what_is_inadmissible_is_found_before_the_folder_is_made(
-    examples: TensorDataset, words: str, tmp_path: Path
+    mechanism: TrainingMechanism, examples: TensorDataset, words: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(NoVerdictError, match=words):
-        private_run(tmp_path / "run", clipless(), examples=examples)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_network_without_a_bound_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(NoVerdictError, match="has no bound"):
-        private_run(tmp_path / "run", clipless(radius=None, constraints=(("head.*", "spectral:1"),),
-                                               bias_norm=None))  # fmt: skip
+    with pytest.raises((NoVerdictError, UsageError), match=words):
+        private_run(tmp_path / "run", mechanism, examples=examples)
     assert not (tmp_path / "run").exists()
 
 
@@ -159,33 +155,31 @@ def test_norms_that_float32_took_are_forgiven() -> None:
     assert float(torch.linalg.vector_norm(drawn.double(), dim=1).max()) <= 1.0
 
 
-@pytest.mark.parametrize("length", [1.0001, 2.0, 1e30])
-def test_what_is_outside_is_refused_by_its_place(length: float) -> None:
-    with pytest.raises(NoVerdictError, match="example 1 of the batch has the norm"):
-        admitted(batch([0.5, length]), BALL)
+BOTH = Settings(input_norm=1.0, input_box=(0.0, 1.0))
+OUTSIDE: list[tuple[torch.Tensor, Settings, str]] = [
+    *((batch([0.5, size]), BALL, "example 1 of .* has the norm") for size in (1.0001, 2.0, 1e30)),
+    *(
+        (torch.tensor([[0.1, 0.1], [0.1, bad]]), declared, "NaN or infinity")
+        for bad in (float("nan"), float("inf"), -float("inf"))
+        for declared in (BALL, BOX, BOTH)
+    ),
+    (torch.tensor([[0.5], [0.5], [1.01]]), BOX, r"example 2 of the batch has the entry 1\.01"),
+]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("declared", [BALL, BOX, Settings(input_norm=1.0, input_box=(0.0, 1.0))])
-def test_what_is_no_number_is_refused(bad: float, declared: Settings) -> None:
-    x = torch.full((3, 4), 0.1)
-    x[1, 2] = bad
-    with pytest.raises(NoVerdictError, match="NaN or infinity"):
+@pytest.mark.parametrize(("x", "declared", "says"), OUTSIDE)
+def test_what_is_outside_is_refused_by_its_place(
+    x: torch.Tensor, declared: Settings, says: str
+) -> None:
+    with pytest.raises(NoVerdictError, match=says):
         admitted(x, declared)
-
-
-def test_entries_beside_the_box_are_refused() -> None:
-    x = torch.full((3, 4), 0.5)
-    assert admitted(x, BOX) is x
-    x[2, 0] = 1.01
-    with pytest.raises(NoVerdictError, match=r"example 2 of the batch has the entry 1\.01"):
-        admitted(x, BOX)
 
 
 def test_a_batch_inside_is_the_same_tensor() -> None:
     x = batch([0.9, 0.1])
     assert admitted(x, BALL) is x
-    empty = torch.zeros(0, 12)
+    half, empty = torch.full((3, 4), 0.5), torch.zeros(0, 12)
+    assert admitted(half, BOX) is half
     assert admitted(empty, BALL) is empty
 
 
@@ -214,15 +208,17 @@ def test_the_first_examples_are_those_that_the_loader_would_give() -> None:
     assert isinstance(found.labels, list)
 
 
-@pytest.mark.parametrize("rows", [[1, 2, 3], [{"x": torch.zeros(2)}]], ids=["numbers", "dicts"])
-def test_a_data_set_without_pairs_is_refused(rows: list[object]) -> None:
-    with pytest.raises(UsageError, match=r"read in these forms: \(x, y\)"):
-        FirstExamples.of(DataLoader(rows, batch_size=1), nn.Linear(2, 1))
-
-
-def test_a_model_without_parameters_is_refused() -> None:
-    with pytest.raises(UsageError, match="no parameters"):
-        FirstExamples.of(loader(torch.zeros(8, 2), torch.zeros(8)), nn.ReLU())
+@pytest.mark.parametrize(
+    ("given", "model", "says"),
+    [
+        (DataLoader([1, 2, 3]), nn.Linear(2, 1), r"read in these forms: \(x, y\)"),
+        (DataLoader([{"x": torch.zeros(2)}]), nn.Linear(2, 1), r"read in these forms: \(x, y\)"),
+        (loader(torch.zeros(8, 2), torch.zeros(8)), nn.ReLU(), "no parameters"),
+    ],
+)
+def test_first_examples_of_nothing_are_refused(given: Any, model: nn.Module, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        FirstExamples.of(given, model)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

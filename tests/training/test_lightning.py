@@ -34,11 +34,9 @@ class Module(LIGHTNING.LightningModule):  # type: ignore[misc]
         self.seen = 0
 
     def training_step(self, batch: tuple[Tensor, Tensor], number: int = 0) -> Tensor:
-        del number
         self.seen += 1
         x, y = batch
-        loss: Tensor = self.criterion(self.net(x), y)
-        return loss
+        return self.criterion(self.net(x), y)
 
     def configure_optimizers(self) -> Adam:
         return Adam(self.parameters(), lr=0.01)
@@ -260,8 +258,6 @@ def test_two_ranks(tmp_path: Path, model_file: Path) -> None:
         return own.private.releases, weights
 
     first, second = ranked(life, 2, tmp_path)
-    assert first is not None
-    assert second is not None
     assert (first.error, second.error) == ("", "")
     assert first.value == second.value
     assert first.value[0] == 6

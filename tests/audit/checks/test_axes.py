@@ -15,7 +15,6 @@ SHAPES = ((24, 12), (24,), (6, 24), (5, 4, 3, 3))
 
 
 def noises(random: Random, step: int) -> list[np.ndarray]:
-    del step
     return [random.standard_normal(shape) for shape in SHAPES]
 
 

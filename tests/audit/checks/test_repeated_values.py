@@ -19,9 +19,7 @@ def values(z: np.ndarray, clean: np.ndarray | None = None, dtype: type = np.floa
     clean = np.zeros(len(z)) if clean is None else clean.astype(dtype).astype(np.float64)
     noised = (clean + STD * z).astype(dtype).astype(np.float64)
     moved = float(np.finfo(dtype).eps) * (np.abs(clean) + np.abs(noised))
-    found = Values.of(AddedNoise("s", 0, 0, "w", noised - clean, clean, moved, STD))
-    assert found is not None
-    return found
+    return Values.of(AddedNoise("s", 0, 0, "w", noised - clean, clean, moved, STD))
 
 
 def compared(first: Values, second: Values) -> ChanceTest:

@@ -156,7 +156,6 @@ def test_values_are_let_go():
     alive = {}
 
     def tap(node, inputs, output):
-        del inputs
         gc.collect()
         seen[node.output] = sorted(name for name, ref in alive.items() if ref() is not None)
         alive[node.output] = weakref.ref(output)
@@ -173,7 +172,6 @@ def test_what_a_tap_returns_is_used():
     leaves = []
 
     def tap(node, inputs, output):
-        del inputs
         leaves.append(output.detach().requires_grad_())
         return leaves[-1]
 

@@ -74,7 +74,6 @@ def probed(text: str, width: int, folder: Path, height: int = HEIGHT) -> dict:
     (folder / "probe.html").write_text(probe, encoding="utf-8")
     dom = browse("--dump-dom", f"file://{folder}/probe.html")
     found = re.search(r'<pre id="out">(.*?)</pre>', dom, re.DOTALL)
-    assert found is not None
     return json.loads(html.unescape(found[1]))
 
 

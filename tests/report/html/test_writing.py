@@ -52,7 +52,6 @@ def check_inert(text: str) -> None:
     for letter in set(text) - {"\n"}:
         assert unicodedata.category(letter) not in {"Cc", "Cf", "Cs", "Zl", "Zp"}, ascii(letter)
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
-    assert style is not None
     assert "url(" not in style[1]
     assert "@import" not in style[1]
     for chart in charts(text):
@@ -124,7 +123,6 @@ def test_the_answer_stands_before_everything_else() -> None:
     places = [text.index(word) for word in ("COSTLY", "PASS", "Assumptions", "Charts", "Nodes")]
     assert places == sorted(places)
     found = re.search(r"moves the released mean of gradients by at most ([\d.]+) in 2-norm", text)
-    assert found is not None
     assert 0.079 <= float(found[1]) <= 0.0791
 
 

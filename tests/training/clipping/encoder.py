@@ -76,8 +76,7 @@ def clipped(network: Encoder, radii: Mapping[str, tuple[float | None, float]]) -
         def forward(
             x: Tensor, plain: Any = plain, reads: float | None = reads, receives: float = receives
         ) -> Tensor:
-            found: Tensor = _Clip.apply(plain(x if reads is None else shrunk(x, reads)), receives)
-            return found
+            return _Clip.apply(plain(x if reads is None else shrunk(x, reads)), receives)
 
         layer.forward = forward  # type: ignore[method-assign]
     return network

@@ -104,7 +104,6 @@ def test_a_batch_of_no_examples(case):
     one = layer(torch.zeros(1, *case.shape, dtype=torch.float64))
     assert y.shape == (0, *one.shape[1:])
     y.sum().backward()
-    assert x.grad is not None
     assert x.grad.shape == x.shape
 
 

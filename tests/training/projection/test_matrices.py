@@ -101,7 +101,6 @@ def test_dense_layers_in_both_orientations() -> None:
         weight = np.random.default_rng(0).standard_normal(shape)
         node = Dense(trained("w", weight))(shape[1:])
         matrices = matrices_of(node, node.operands["weight"])
-        assert matrices is not None
         assert matrices.side == min(shape)
         assert abs(largest(matrices, weight) / np.linalg.norm(weight, 2) - 1.0) < 1e-12
 
@@ -112,7 +111,6 @@ def test_groups_dilation_and_single_taps_give_small_blocks() -> None:
     node = Conv(trained("w", np.ones((6, 1, 1, 3))), None, (single, dilated), 3)((3, 7, 6))
     matrices = matrices_of(node, node.operands["weight"])
     assert isinstance(matrices, RealMatrices)
-    assert matrices.index is not None
     assert matrices.index.shape == (3, 2, 3)
 
 

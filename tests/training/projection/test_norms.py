@@ -14,8 +14,7 @@ from lipcert.training.projection.norms import product_margin
 
 def on_a_device(grams: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     """The proofs of weights on a GPU, here on the processor."""
-    found: np.ndarray = on_device.below(torch.from_numpy(grams), torch.from_numpy(shifts)).numpy()
-    return found
+    return on_device.below(torch.from_numpy(grams), torch.from_numpy(shifts)).numpy()
 
 
 PROOFS = pytest.mark.parametrize("below", [norms.below, on_a_device], ids=["here", "there"])
