@@ -12,16 +12,14 @@ result to the guard; a gradient that contains more is not released.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.joint import Joint
-from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
-from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.errors import UsageError
+from lipcert.gradient_stats.labels import Classes, checked_labels, label_set
 from lipcert.measure.losses import per_example_loss
 from lipcert.training.clipping.gradients import Asked
 from lipcert.training.guards import Passing, StepGuard, kept_as_they_are
@@ -64,7 +62,8 @@ class PrivateLoss(nn.Module):
         self._loss = loss
         self._names = tuple(part.output for part in loss.parts) if isinstance(loss, Joint) else ()
         self._output_shape = output_shape
-        self._classes = _classes(loss, output_shape)
+        admitted = label_set(loss, output_shape)
+        self._classes = admitted.classes if isinstance(admitted, Classes) else 0
         self._divisor = divisor
         self._clip = clip
         self._guard = guard
@@ -171,16 +170,3 @@ def _differentiated(total: Tensor, trained: Mapping[str, Tensor]) -> Mapping[str
         return {}
     found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
     return {name: own for name, own in zip(trained, found, strict=True) if own is not None}
-
-
-def _classes(loss: Loss, output_shape: Shape) -> int | None:
-    """Return the number of classes if a label is one class number; None for other losses."""
-    scores = scores_of(loss, output_shape)
-    if scores is None or scores.classes < 2 or isinstance(loss, Joint):
-        return None
-    ends = np.array([0, scores.classes - 1])
-    try:
-        checked = checked_labels(loss, ends, output_shape)
-    except NoVerdictError:
-        return None
-    return scores.classes if np.array_equal(checked, ends) else None

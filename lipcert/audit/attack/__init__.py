@@ -19,7 +19,7 @@ from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.labels import checked_labels, label_set
+from lipcert.gradient_stats.labels import label_set
 from lipcert.graph.domain import Domain
 
 __all__ = ["Progress", "Proposal", "proposals"]
@@ -72,8 +72,7 @@ def proposals(
     space = SearchSpace(field, domain, labels, np.random.default_rng(seed))
     best = Best(field.objectives)
     x = np.asarray(start.x, dtype=np.float64)
-    own = checked_labels(engine.loss, start.y, engine.graph.output_shape)
-    rows = starting_rows(space, (x, own), best, _ROWS)
+    rows = starting_rows(space, (x, labels.checked(start.y, 0)), best, _ROWS)
     observed = partial(_observed, observe, "examples", steps)
     climb(space, rows, best, steps, observed)
     if movable is None or movable.contains(field.weights):
