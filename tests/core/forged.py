@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from lipcert.core.accounting.account import derived_epsilon
 from lipcert.core.certificate import (
@@ -34,6 +34,7 @@ from lipcert.core.reader.model import read_model
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import Derived, derive
 from lipcert.text.certificate import assumptions_of
+from tests.core.lower.cases import onnx_file
 
 PREMISES = Premises(
     input_norm=None,
@@ -119,20 +120,12 @@ class Forgery:
 
 def saved(
     path: Path,
-    nodes: Sequence[NodeProto],
+    nodes: str,
     arrays: Mapping[str, np.ndarray],
     size: tuple[int, ...],
-    outputs: Sequence[str] = (),
+    outputs: Sequence[str] = ("y",),
 ) -> Path:
     """A model with the input "x" [N, *size]."""
-    names = outputs or [nodes[-1].output[0]]
-    graph = helper.make_graph(
-        nodes,
-        "forged",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *size])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = onnx_file(nodes, {"x": (TensorProto.FLOAT, ["N", *size])}, outputs, arrays)
     path.write_bytes(model.SerializeToString())
     return path

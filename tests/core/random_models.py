@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from tests.core.lower.cases import onnx_file
 from tests.core.onnx_torch import apply
 from tests.draws import Draws
 
@@ -344,16 +345,8 @@ class Builder(Draws):
 
     def model(self) -> ModelProto:
         """The graph, of which the last live value is the output."""
-        shape = ["N", *self.shape("x")[1:]]
-        stored = [numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
-        graph = helper.make_graph(
-            self.nodes,
-            "random",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-            [helper.make_tensor_value_info(self.live[-1], TensorProto.FLOAT, None)],
-            stored,
-        )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=9)
+        inputs = {"x": (TensorProto.FLOAT, ["N", *self.shape("x")[1:]])}
+        return onnx_file(self.nodes, inputs, self.live[-1:], self.tensors)
 
 
 def _float(number: float) -> np.ndarray:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto
 
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import JOINT, InputPart, Premises
 from lipcert.core.program import Program
+from tests.core.lower.cases import onnx_file
 from tests.core.random_models import Builder
 from tests.heads import part
 
@@ -87,16 +88,11 @@ class SeveralBuilder(Builder):
 
     def model(self) -> ModelProto:
         """The graph of these outputs."""
-        stored = [numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
-        inputs = [
-            helper.make_tensor_value_info(
-                name, INT if kind in {"ids", "mask"} else FLOAT, ["N", *self.shape(name)[1:]]
-            )
+        inputs = {
+            name: (INT if kind in {"ids", "mask"} else FLOAT, ["N", *self.shape(name)[1:]])
             for name, kind in self.kinds.items()
-        ]
-        outputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in self.outputs]
-        graph = helper.make_graph(self.nodes, "several", inputs, outputs, stored)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=9)
+        }
+        return onnx_file(self.nodes, inputs, self.outputs, self.tensors)
 
 
 def several_inputs(seed: int) -> ModelProto:

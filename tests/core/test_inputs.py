@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
@@ -23,7 +23,7 @@ from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.adversary import found_above
-from tests.core.lower.cases import model
+from tests.core.lower.cases import model, onnx_file
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 from tests.core.several_inputs import several_inputs
@@ -42,10 +42,7 @@ def several(
     """A graph from inputs of these types and shapes to y."""
     proto = model(nodes, ["N"], constants)  # type: ignore[arg-type]
     del proto.graph.input[:]
-    proto.graph.input.extend(
-        helper.make_tensor_value_info(name, kind, list(shape))
-        for name, (kind, shape) in inputs.items()
-    )
+    proto.graph.input.extend(onnx_file("", inputs, [], {}).graph.input)
     return proto
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from onnx import helper
 
 from lipcert.core.certificate import Constraint, GroupClaim
 from lipcert.core.check import Choices, check
@@ -21,7 +20,6 @@ from tests.core.forged import PREMISES, Forgery, saved
 from tests.core.test_hostile_certificates import with_lines
 
 RUN = Run("full-batch", 100, 100, 10, 10)
-node = helper.make_node
 
 
 def verdict(forgery, change=lambda certificate: certificate, **choices):
@@ -38,11 +36,7 @@ def weights(*shapes, seed=0):
 
 @pytest.fixture
 def two_layers(tmp_path):
-    nodes = [
-        node("MatMul", ["x", "w0"], ["h"]),
-        node("Relu", ["h"], ["r"]),
-        node("MatMul", ["r", "w1"], ["y"]),
-    ]
+    nodes = "h = MatMul(x, w0)  r = Relu(h)  y = MatMul(r, w1)"
     return saved(tmp_path / "m.onnx", nodes, weights((4, 5), (5, 3)), (4,))
 
 
@@ -60,7 +54,7 @@ def test_stages_and_verdicts(two_layers):
 
 def test_an_integer_tensor_is_not_trained(tmp_path):
     """Cast to real weights it would be a constant to every rule: gradient 0, any radius."""
-    nodes = [node("Cast", ["w"], ["v"], to=1), node("MatMul", ["x", "v"], ["y"])]
+    nodes = "v = Cast<to=1>(w)  y = MatMul(x, v)"
     array = np.array([[1, -2], [3, 1]], dtype=np.int8)
     path = saved(tmp_path / "m.onnx", nodes, {"w": array}, (2,))
     for constraints in (None, [Constraint("w", "spectral", 100.0)]):
@@ -71,7 +65,7 @@ def test_an_integer_tensor_is_not_trained(tmp_path):
 
 def test_a_plain_number_is_not_trained(tmp_path):
     """The limit of a clip: with gradients clipped its own bound holds, those of values do not."""
-    nodes = [node("Clip", ["x", "", "top"], ["c"]), node("MatMul", ["c", "w0"], ["y"])]
+    nodes = "c = Clip(x, , top)  y = MatMul(c, w0)"
     arrays = {"top": np.float32(0.5), "w0": 20 * weights((4, 3))["w0"]}
     path = saved(tmp_path / "m.onnx", nodes, arrays, (4,))
     clipped = replace(PREMISES, mechanism=GradientClipping(1.0, "flat", "inside"))
@@ -87,7 +81,7 @@ def test_a_plain_number_is_not_trained(tmp_path):
 def test_a_clip_outlives_the_weights_of_the_file(tmp_path, decay):
     """The small gradients of the file say nothing of later steps; the clip does."""
     arrays = {"w0": weights((4, 3))["w0"] * np.float32(0.01)}
-    path = saved(tmp_path / "m.onnx", [node("MatMul", ["x", "w0"], ["y"])], arrays, (4,))
+    path = saved(tmp_path / "m.onnx", "y = MatMul(x, w0)", arrays, (4,))
     clipped = replace(PREMISES, mechanism=GradientClipping(1e6, "flat", decay), run=RUN)
     forgery = Forgery(path, ["w0"], clipped)
     certificate = forgery.certificate()
@@ -142,7 +136,7 @@ def test_no_epsilon_without_a_release(two_layers):
 
 
 def test_what_the_output_does_not_read_has_no_gradient(tmp_path):
-    nodes = [node("MatMul", ["x", "w0"], ["y"]), node("MatMul", ["y", "w1"], ["z"])]
+    nodes = "y = MatMul(x, w0)  z = MatMul(y, w1)"
     path = saved(tmp_path / "m.onnx", nodes, weights((4, 3), (3, 2)), (4,), ["y", "z"])
     forgery = Forgery(path, ["w0", "w1"], output="y")
     certificate = forgery.certificate()
@@ -159,11 +153,7 @@ def test_what_the_output_does_not_read_has_no_gradient(tmp_path):
 @pytest.mark.parametrize("scale", [1e38, 1e15, 1.0, 1e-15, 1e-30, 1e-42, 0.0])
 def test_extreme_weights(tmp_path, scale):
     """Against gradients of torch in float64: huge, subnormal and zero weights, and equal logits."""
-    nodes = [
-        node("MatMul", ["x", "w0"], ["h"]),
-        node("Relu", ["h"], ["r"]),
-        node("MatMul", ["r", "w1"], ["y"]),
-    ]
+    nodes = "h = MatMul(x, w0)  r = Relu(h)  y = MatMul(r, w1)"
     arrays = {k: (scale * v).astype(np.float32) for k, v in weights((4, 5), (5, 3)).items()}
     path = saved(tmp_path / "m.onnx", nodes, arrays, (4,))
     forgery = Forgery(path, ["w0", "w1"])
@@ -187,11 +177,7 @@ def test_extreme_weights(tmp_path, scale):
 def test_a_renamed_model_is_another_reading(two_layers, tmp_path):
     """Same structure, names exchanged: the claims are then about other tensors."""
     data = write_certificate(Forgery(two_layers, ["w0"]).certificate())
-    nodes = [
-        node("MatMul", ["x", "w1"], ["h"]),
-        node("Relu", ["h"], ["r"]),
-        node("MatMul", ["r", "w0"], ["y"]),
-    ]
+    nodes = "h = MatMul(x, w1)  r = Relu(h)  y = MatMul(r, w0)"
     original = weights((4, 5), (5, 3))
     arrays = {"w1": original["w0"], "w0": original["w1"]}
     other = saved(tmp_path / "other.onnx", nodes, arrays, (4,))

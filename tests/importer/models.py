@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto
 
-from tests.core.lower.cases import nodes_of
+from tests.core.lower.cases import onnx_file
 
 _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 
@@ -22,14 +22,7 @@ def model(
 ) -> ModelProto:
     """A model with the input "x" and outputs of unknown shape, of its type or of floats."""
     out = dtype if dtype in _FLOATS else TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes_of(nodes) if isinstance(nodes, str) else list(nodes),
-        "g",
-        [helper.make_tensor_value_info("x", dtype, list(shape))],
-        [helper.make_tensor_value_info(name, out, None) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in (tensors or {}).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return onnx_file(nodes, {"x": (dtype, shape)}, outputs, tensors or {}, opset, out)
 
 
 def saved(proto: ModelProto, folder: Path, name: str = "model.onnx") -> Path:

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
 
 from lipcert.errors import UnsupportedModelError
 from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
-from tests.core.lower.cases import nodes_of
+from tests.core.lower.cases import onnx_file
 from tests.importer.models import model, saved, weights
 
 VECTORS = {
@@ -68,12 +67,8 @@ def test_a_mean_over_a_batch_of_one_is_no_function_of_one_example(tmp_path):
 
 
 def test_an_output_that_reads_a_later_input_alone(tmp_path):
-    inputs = [helper.make_tensor_value_info(name, 1, ["N", 4]) for name in "xz"]
-    outputs = [helper.make_tensor_value_info(name, 1, None) for name in "yq"]
     nodes = "y = MatMul(x, w)  q = MatMul(z, w)"
-    tensor = numpy_helper.from_array(weights(4, 3), "w")
-    graph = helper.make_graph(nodes_of(nodes), "g", inputs, outputs, [tensor])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = onnx_file(nodes, dict.fromkeys("xz", (1, ["N", 4])), "yq", {"w": weights(4, 3)})
     imported = load_model(saved(proto, tmp_path), output="q")
     assert imported.graph.input_name == "z"
     assert imported.graph.output_name == "q"

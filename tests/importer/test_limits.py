@@ -6,25 +6,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from lipcert.core.reader import MAX_BYTES
 from lipcert.importer.child import Budget
+from tests.hostile.kinds import matmul
 
 MIB = 1 << 20
 
 
 def model(folder: Path, place: str) -> Path:
-    weight = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1024])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1024])],
-        [weight],
-    )
     path = folder / "net.onnx"
-    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    whole = matmul(np.ones((1024, 1024), np.float32))
     onnx.save_model(whole, path, save_as_external_data=True, location=place, size_threshold=0)
     return path
 

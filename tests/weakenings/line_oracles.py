@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from lipcert.core.certificate import Certificate, ScopeClaim
 from lipcert.core.check import Choices, check
@@ -250,8 +249,9 @@ def a_plain_number_that_may_change() -> None:
 
 def _refused_by_a_check(change: Callable[[Certificate], Certificate], stage: int) -> None:
     with TemporaryDirectory() as folder:
-        node = helper.make_node("MatMul", ["x", "w"], ["y"])
-        path = saved(Path(folder) / "m.onnx", [node], {"w": np.eye(2, dtype=np.float32)}, (2,))
+        path = saved(
+            Path(folder) / "m.onnx", "y = MatMul(x, w)", {"w": np.eye(2, dtype=np.float32)}, (2,)
+        )
         certificate = Forgery(path, ["w"]).certificate()
         report = check(write_certificate(certificate), path, Choices())
         assert report.verdict is Verdict.CONDITIONAL

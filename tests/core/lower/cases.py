@@ -12,8 +12,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, parse
 
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
+from lipcert.core.reader.model import read_model
 from lipcert.graph.evaluate import evaluate
-from tests.core.models import read
 
 Array = np.ndarray
 ort.set_default_logger_severity(4)
@@ -46,6 +46,25 @@ def used(nodes: str | Sequence[NodeProto], constants: Mapping[str, Any]) -> dict
     return {name: value for name, value in constants.items() if name in names}
 
 
+def onnx_file(
+    nodes: str | Sequence[NodeProto],
+    inputs: Mapping[str, tuple[int, Sequence[int | str]]],
+    outputs: Sequence[str],
+    tensors: Mapping[str, Array],
+    opset: int = 21,
+    real: int = TensorProto.FLOAT,
+) -> ModelProto:
+    """A graph of nodes, or of their text, from inputs of types and shapes to outputs of numbers."""
+    graph = helper.make_graph(
+        nodes_of(nodes) if isinstance(nodes, str) else list(nodes),
+        "graph",
+        [helper.make_tensor_value_info(name, *item) for name, item in inputs.items()],
+        [helper.make_tensor_value_info(name, real, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
 def model(
     nodes: str | Sequence[NodeProto],
     shape: Sequence[int | str],
@@ -53,27 +72,18 @@ def model(
     opset: int = 17,
     output: str = "y",
 ) -> ModelProto:
-    """A graph from x to an output, of nodes or their text. Floats become float32, whole numbers
-    int64.
-    """
-    nodes = nodes_of(nodes) if isinstance(nodes, str) else list(nodes)
-    tensors = []
-    for name, value in (constants or {}).items():
-        array = np.asarray(value)
-        kind = {"f": np.float32, "i": np.int64, "b": np.bool_}[array.dtype.kind]
-        tensors.append(
-            numpy_helper.from_array(np.ascontiguousarray(array, kind).reshape(array.shape), name)
-        )
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))]
-    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "case", inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    """A graph from x to an output. Floats become float32, whole numbers int64."""
+    arrays = {name: np.asarray(value) for name, value in (constants or {}).items()}
+    types = {"f": np.float32, "i": np.int64, "b": np.bool_}
+    tensors = {name: item.astype(types[item.dtype.kind]) for name, item in arrays.items()}
+    return onnx_file(nodes, {"x": (TensorProto.FLOAT, shape)}, [output], tensors, opset)
 
 
 def program(proto: ModelProto, output: str = "y") -> Program:
     """The program of a model, through a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        return lower(read(proto, Path(folder)), output)
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+        Path(file.name).write_bytes(proto.SerializeToString())
+        return lower(read_model(Path(file.name)), output)
 
 
 def kinds(found: Program) -> list[str]:

@@ -10,7 +10,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Dense
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
-from tests.core.lower.cases import agrees, program
+from tests.core.lower.cases import agrees, listed, program
 from tests.importer.models import model, saved
 
 SHAPE = (4, 6)
@@ -42,11 +42,8 @@ def quantised(kind, seed=0):
     if has_zero:
         tensors["z"] = whole(scales)
         names.append("z")
-    nodes = [
-        helper.make_node("DequantizeLinear", names, ["w"], **attributes),
-        helper.make_node("MatMul", ["x", "w"], ["m"]),
-        helper.make_node("Add", ["m", "b"], ["y"]),
-    ]
+    nodes = f"""w = DequantizeLinear{listed(attributes)}({", ".join(names)})  m = MatMul(x, w)
+        y = Add(m, b)"""
     return model(nodes, ("N", 4), tensors, opset), tensors
 
 
