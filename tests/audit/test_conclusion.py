@@ -135,10 +135,6 @@ def first_bounded_by(norm: float) -> Ready:
     return replace(ready(), claims=replace(claims, groups=groups))
 
 
-def untrained() -> Ready:
-    return replace(ready(), claims=replace(ready().claims, groups=()))
-
-
 def gated(at: Ready, **limits: float) -> Ready:
     return replace(at, job=replace(at.job, gates=Gates(**limits)))
 
@@ -162,7 +158,10 @@ OPEN: dict[str, tuple[Callable[[], AuditReport], str, str]] = {
         lambda: concluded(result(0), result(1), at=first_bounded_by(math.inf)), "LC102", "",
     ),
     "nothing trained": (
-        lambda: concluded(result(0), result(1), at=untrained()), "LC300", "",
+        lambda: concluded(
+            result(0), result(1), at=replace(ready(), claims=replace(ready().claims, groups=()))
+        ),
+        "LC300", "",
     ),
     "an epsilon of no run": (
         lambda: concluded(result(0), result(1), at=gated(ready(), max_epsilon=1e300)),

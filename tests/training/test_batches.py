@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings.settings import Settings
-from lipcert.training import GradientClipping, Loss, Private
+from lipcert.training import GradientClipping, Loss
 from lipcert.training.batches import admitted, parted
-from tests.training.runs import CLASSES, EXAMPLES, private_run
+from tests.training.runs import CLASSES, EXAMPLES, lines, private_run
 
 A, B, Y, Z = torch.ones(4, 2), torch.ones(4, 3), torch.zeros(4), torch.zeros(4, 2)
 Given = namedtuple("Given", ["one", "other", "label"])
@@ -104,20 +104,19 @@ class Pair(nn.Module):
         return {"cls": self.cls(hidden), "reg": self.reg(hidden)}
 
 
-def flat(a: Tensor, b: Tensor, c: Tensor, r: Tensor) -> Any:
-    return a, b, c, r
-
-
-def nested(a: Tensor, b: Tensor, c: Tensor, r: Tensor) -> Any:
-    return (a, b), (c, r)
-
-
-def named(a: Tensor, b: Tensor, c: Tensor, r: Tensor) -> Any:
-    return {"reg": r, "b": b, "cls": c, "a": a}
-
-
-def half_named(a: Tensor, b: Tensor, c: Tensor, r: Tensor) -> Any:
-    return {"b": b, "a": a}, {"reg": r, "cls": c}
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Any]] = {
+    "flat": lambda a, b, c, r: (a, b, c, r),
+    "nested": lambda a, b, c, r: ((a, b), (c, r)),
+    "named": lambda a, b, c, r: {"reg": r, "b": b, "cls": c, "a": a},
+    "half named": lambda a, b, c, r: ({"b": b, "a": a}, {"reg": r, "cls": c}),
+}
+WHOLE, BY_PARTS = "private.step(batch)", "private.step(*batch)"
+BY_HAND = "a, b, classes, numbers = batch; optimizer.zero_grad()\n" + (
+    "criterion(model(a, b=b), (classes, numbers)).backward(); optimizer.step()"
+)
+BY_KEYWORDS = "labels = {name: batch[name] for name in ('reg', 'cls')}; optimizer.zero_grad()\n" + (
+    "criterion(model(b=batch['b'], a=batch['a']), labels).backward(); optimizer.step()"
+)
 
 
 class Formed(Dataset[Any]):
@@ -139,46 +138,24 @@ class Formed(Dataset[Any]):
         return self.form(*(part[index] for part in self.parts))
 
 
-def trained_on(form: Callable[..., Any], loop: Callable[[Private, Any], None]) -> list[Tensor]:
+def trained_on(form: str, loop: str) -> list[Tensor]:
     mechanism = GradientClipping(
         clip_norm=0.5, input_box=(0.0, 1.0),
         loss=Loss({"cls": "cross-entropy", "reg": "mse"}, label_norm=1.0),
     )  # fmt: skip
-    given: Any = Formed(form)
+    given: Any = Formed(FORMS[form])
     with private_run(None, mechanism, network=Pair, examples=given, record_every=None) as private:
         for batch in private.loader:
-            loop(private, batch)
+            lines(private, loop, batch=batch)
     assert private.releases == 6
     return [item.detach() for item in private.model.parameters()]
 
 
-def whole(private: Private, batch: Any) -> None:
-    private.step(batch)
-
-
-def by_parts(private: Private, batch: Any) -> None:
-    private.step(*batch)
-
-
-def by_hand(private: Private, batch: Any) -> None:
-    private.optimizer.zero_grad()
-    a, b, classes, numbers = batch
-    private.criterion(private.model(a, b=b), (classes, numbers)).backward()
-    private.optimizer.step()
-
-
-def by_keywords(private: Private, batch: Any) -> None:
-    private.optimizer.zero_grad()
-    logits = private.model(b=batch["b"], a=batch["a"])
-    private.criterion(logits, {name: batch[name] for name in ("reg", "cls")}).backward()
-    private.optimizer.step()
-
-
 def test_all_forms_and_loops_train_alike() -> None:
     loops = [
-        *((form, whole) for form in (flat, nested, named, half_named)),
-        *((form, by_parts) for form in (flat, nested, half_named)),
-        *((flat, by_hand), (named, by_keywords)),
+        *((form, WHOLE) for form in FORMS),
+        *((form, BY_PARTS) for form in ("flat", "nested", "half named")),
+        *(("flat", BY_HAND), ("named", BY_KEYWORDS)),
     ]  # fmt: skip
     first, *others = [trained_on(form, loop) for form, loop in loops]
     for other in others:

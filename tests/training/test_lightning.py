@@ -100,6 +100,16 @@ def loader() -> DataLoader[Any]:
     return DataLoader(data(), batch_size=BATCH)
 
 
+def fitted(
+    folder: Path, model_file: Path, until: int = -1, path: Path | None = None, **changes: Any
+) -> tuple[Any, Any]:
+    """A callback and its trainer, after as many epochs. path: of a checkpoint."""
+    own = callback(folder, model_file, **changes)
+    made = trainer(own, max_epochs=until)
+    made.fit(Module(seed=path is not None), loader(), ckpt_path=path)
+    return own, made
+
+
 def test_a_fit_ends_with_the_budget(tmp_path: Path, model_file: Path) -> None:
     module = Module()
     own = callback(tmp_path / "run", model_file, noise_multiplier=None, target_epsilon=3.0, steps=6)
@@ -118,25 +128,20 @@ def test_a_fit_ends_with_the_budget(tmp_path: Path, model_file: Path) -> None:
 
 
 def test_the_plan_is_what_the_trainer_was_told(tmp_path: Path, model_file: Path) -> None:
-    own = callback(tmp_path / "run", model_file)
-    trainer(own, max_epochs=2).fit(Module(), loader())
+    own, _ = fitted(tmp_path / "run", model_file, 2)
     assert own.private.ledger.planned == own.private.releases == 2 * EPOCH
 
 
 def test_a_fit_goes_on_from_a_checkpoint(tmp_path: Path, model_file: Path) -> None:
     """Twice from the same one: weights and optimizer go back, what was spent does not."""
     folder, path = tmp_path / "run", tmp_path / "last.ckpt"
-    own = callback(folder, model_file, epochs=4)
-    first, made = Module(), trainer(own, max_epochs=2)
-    made.fit(first, loader())
+    own, made = fitted(folder, model_file, 2, epochs=4)
     made.save_checkpoint(path)
+    first = made.lightning_module
     assert own.private.releases == 2 * EPOCH
     for number, until in enumerate((3, -1)):
-        module = Module(seed=1)
-        own = callback(folder, model_file, epochs=4)
-        made = trainer(own, max_epochs=until)
-        made.fit(module, loader(), ckpt_path=path)
-        assert module.seen == EPOCH
+        own, made = fitted(folder, model_file, until, path, epochs=4)
+        assert made.lightning_module.seen == EPOCH
         assert own.private.releases == (3 + number) * EPOCH
         weights = list(read_trace(folder / "trace").steps())[-EPOCH].weights_before.tensors()
         expected = {f"net.{name}": item for name, item in weights.items()}
@@ -148,35 +153,26 @@ def test_a_fit_goes_on_from_a_checkpoint(tmp_path: Path, model_file: Path) -> No
 
 def test_a_checkpoint_without_its_ledger(tmp_path: Path, model_file: Path) -> None:
     path = tmp_path / "last.ckpt"
-    own = callback(tmp_path / "run", model_file, epochs=4)
-    made = trainer(own, max_epochs=1)
-    made.fit(Module(), loader())
+    _, made = fitted(tmp_path / "run", model_file, 1, epochs=4)
     made.save_checkpoint(path)
     with pytest.raises(UsageError, match="holds no run to continue"):
-        trainer(callback(tmp_path / "new", model_file, epochs=4)).fit(
-            Module(), loader(), ckpt_path=path
-        )
-    other = callback(tmp_path / "other", model_file, epochs=4)
-    trainer(other, max_epochs=2).fit(Module(), loader())
+        fitted(tmp_path / "new", model_file, path=path, epochs=4)
+    fitted(tmp_path / "other", model_file, 2, epochs=4)
     (tmp_path / "other" / "ledger.jsonl").unlink()
     (tmp_path / "run" / "ledger.jsonl").rename(tmp_path / "other" / "ledger.jsonl")
     cut = tmp_path / "other" / "ledger.jsonl"
     cut.write_bytes(b"".join(cut.read_bytes().splitlines(keepends=True)[:3]))
     with pytest.raises(NoVerdictError, match="the checkpoint is of a private run after 4 releases"):
-        trainer(callback(tmp_path / "other", model_file, epochs=4)).fit(
-            Module(), loader(), ckpt_path=path
-        )
+        fitted(tmp_path / "other", model_file, path=path, epochs=4)
 
 
 def test_a_run_in_the_folder_is_not_begun_again(tmp_path: Path, model_file: Path) -> None:
     """But gone on with where that is asked for, also without a checkpoint."""
-    trainer(callback(tmp_path / "run", model_file, epochs=2), max_epochs=1).fit(Module(), loader())
+    fitted(tmp_path / "run", model_file, 1, epochs=2)
     with pytest.raises(UsageError, match="holds a run already"):
-        trainer(callback(tmp_path / "run", model_file, epochs=2)).fit(Module(), loader())
-    own = callback(tmp_path / "run", model_file, epochs=2, resume=True)
-    module = Module()
-    trainer(own).fit(module, loader())
-    assert (module.seen, own.private.releases) == (EPOCH, 2 * EPOCH)
+        fitted(tmp_path / "run", model_file, epochs=2)
+    own, made = fitted(tmp_path / "run", model_file, epochs=2, resume=True)
+    assert (made.lightning_module.seen, own.private.releases) == (EPOCH, 2 * EPOCH)
 
 
 def test_a_fit_that_fails(tmp_path: Path, model_file: Path) -> None:
