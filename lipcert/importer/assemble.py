@@ -18,13 +18,13 @@ from lipcert.core.kinds import Centre, Concat, DivideByNorm, MaskedMean, Sort
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Activation, Op, Program
-from lipcert.core.reader.records import Input, Model, Node, Tensor
+from lipcert.core.reader.records import Input, Model, Node
 from lipcert.core.token_kinds import Attention, Normalize
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph
 from lipcert.importer.bindings import separate_shared, with_bindings, with_cells
-from lipcert.importer.computed import Computed, with_computed
+from lipcert.importer.computed import with_computed
 from lipcert.importer.graph_of import graph_of
 from lipcert.importer.metadata import (
     Provenance,
@@ -55,6 +55,7 @@ from lipcert.importer.trained import (
     Marks,
     Trained,
     dequantised,
+    formula_numbers,
     noted_nodes,
     scales_of_quantised,
     trained_of,
@@ -132,6 +133,8 @@ def assemble(
     needed = needed_nodes(file, *targets)
     missing = provenance.missing(bound.names, needed, targets)
     own = {name for node in stored.nodes for name in node.outputs}
+    known = {*found.names, *formula_numbers(program, found.model, provenance)}
+    free = {name: item for name, item in tensors(found.model).items() if name not in known}
     marks = Marks(
         provenance=provenance,
         missing=missing,
@@ -139,7 +142,7 @@ def assemble(
         hidden=any(
             provenance.is_folded(node, missing) for node in needed if node.outputs[0] not in own
         ),
-        unseen=unseen(provenance, _stored_tensors(found), tuple(_readers(found.model, needed))),
+        unseen=unseen(provenance, free, tuple(_readers(found.model, needed))),
         as_exported=as_exported,
     )
     trained = trained_of(program, found, marks)
@@ -181,11 +184,6 @@ def assemble(
         joined=frozenset(stored.initializers.keys() - held.keys()),
         signed=provenance.signed,
     )
-
-
-def _stored_tensors(found: Computed) -> dict[str, Tensor]:
-    """Return the tensors of the file, without those that its nodes compute from others."""
-    return {name: item for name, item in tensors(found.model).items() if name not in found.names}
 
 
 def _readers(model: Model, needed: Sequence[Node]) -> Iterator[NotedNode]:

@@ -27,9 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from lipcert.core.reader.records import Model, Node, Tensor
+from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.graph.ir import EvalLayer
@@ -61,10 +59,12 @@ _OUTPUT: Final = re.compile(r"^(\w+): USER_OUTPUT\b", re.M)
 _STATISTIC: Final = re.compile(r"(^|[._/])(running|moving)_(mean|var|variance)(_+\d+)?($|[./:])")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
 _CALLED: Final = re.compile(
-    r"^(abs|add|addcdiv|addcmul|bmm|cat|clamp\w*|clone|cumsum|diagonal|div|einsum|exp|expand|gelu|"
-    r"index\w*|linalg\w*|log|matmul|mean|mm|mul|neg|outer|permute|pow|reciprocal|relu|repeat|reshape|"
-    r"rsqrt|rsub|select|sigmoid|silu|slice|softmax|softplus|split\w*|sqrt|square|squeeze|stack|std|sub|"
-    r"sum|tanh|transpose|unsqueeze|var|view|where)(_\d+)?$"
+    r"^(_to_copy|abs|add|addcdiv|addcmul|alias|amax|amin|bmm|cat|clamp\w*|clone|cos|cumsum|detach|"
+    r"diagonal|div|dot|einsum|elu|erf|exp|expand|expm1|flatten|gelu|hard\w*|index\w*|lerp|linalg\w*|"
+    r"log|log1p|log_\w*|logsumexp|matmul|max|maximum|mean|min|minimum|mm|mul|mv|neg|outer|permute|pow|"
+    r"prod|reciprocal|relu|repeat|reshape|rsqrt|rsub|select|sigmoid|sign|silu|sin|slice|softmax|"
+    r"softplus|split\w*|sqrt|square|squeeze|stack|std|sub|sum|tanh|tile|to|transpose|type_as|"
+    r"unflatten|unsqueeze|var|view|where)(_\d+)?$"
 )
 """Names that torch.export gives to results of calls."""
 _EXPORTED: Final = "node_"
@@ -72,9 +72,7 @@ _EXPORTED: Final = "node_"
 _RESULT: Final = re.compile(r"^/(?:.+/)?(\w+?)(?:_\d+)?_output_\d+$")
 """Names that the TorchScript exporter gives to results of nodes, here of folded nodes."""
 _OF_SIZES: Final = {"Cast", "Constant", "Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
-"""Operators of which a folded number, such as 1/√d of an attention, may come from sizes alone."""
-_SIZES: Final = np.arange(2.0, 4097.0) ** (1.0 / np.array([[1], [2], [4], [-1], [-2], [-4]]))
-"""What is then in place of a number n: n, √n, √√n, or 1 over these; not 1, as of a new scale."""
+"""Operators by which the scale of an attention, such as 1/√d, comes from sizes alone."""
 _STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING: Final = "_native_batch_norm_legit_functional"
@@ -151,19 +149,24 @@ class Provenance:
             return name not in self.targets
         return size == 1 and _RESULT.match(name) is not None
 
-    def is_made_up(self, name: str, node: str, tensor: Tensor) -> bool:
+    def is_of_sizes(self, name: str) -> bool:
+        """Whether it may be computed from sizes and literals, as far as its name shows."""
+        result = _RESULT.match(name)
+        return not self.is_torch or (result is not None and result[1] in _OF_SIZES)
+
+    def is_made_up(self, name: str, node: str) -> bool:
         """Whether an exporter of torch made up the name, for a copy or for new numbers.
 
-        node: the name of a node that reads it, which identifies the exporter. tensor: onnxruntime
-        may have computed it from parameters when it saved the file, if not from literals and sizes.
+        node: the name of a node that reads it, which identifies the exporter. A tool that saved the
+        file may have computed the result of any node from parameters; literals are Constant.
         """
         if not self.is_torch:
             return name.startswith("onnx::")
-        is_called = node.startswith(_EXPORTED) and _CALLED.match(name) is not None
-        result, number = _RESULT.match(name), tensor.values().reshape(-1, 1, 1)[:1]
-        kinds = _OF_SIZES if np.isclose(_SIZES, number, 3e-7, 0.0).any() else {"Cast"}
-        fixed = {"Constant", *(kinds if tensor.size == 1 else ())}
-        return is_anonymous(name) or is_called or (result is not None and result[1] not in fixed)
+        is_exported = node.startswith(_EXPORTED)
+        if is_anonymous(name):
+            return is_exported or name in self.stored
+        result, is_called = _RESULT.match(name), _CALLED.match(name) is not None
+        return (is_exported and is_called) or (result is not None and result[1] != "Constant")
 
     def mentioned(self, node: Node) -> list[str]:
         """Return the parameters in the call from which a node was made, in order."""

@@ -249,11 +249,11 @@ def _is(kinds: re.Pattern[str], result: str) -> bool:
 def _unseen_without_notes(
     notes: Provenance, floats: Mapping[str, Tensor], readers: Iterable[NotedNode]
 ) -> frozenset[str]:
-    names = {name: name for name in floats.keys() & notes.stored}
+    names = {name: name for name in floats}
     for item in readers:
         for given in item.node.inputs if item.node.op_type not in _SIZED else ():
             name = names.get(given, "")
-            if not name or not notes.is_made_up(name, label(item.node), floats[name]):
+            if not name or not notes.is_made_up(name, label(item.node)):
                 continue
             if item.node.op_type == "Identity":
                 names[item.node.outputs[0]] = name  # a tensor of equal numbers, stored once

@@ -75,8 +75,8 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     own = frozenset() if notes.signed else _unnoted(model, notes, marks.nodes) | found.reduced
     followed = frozenset[str]() if marks.as_exported else _followed(found, own, marks)
     mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks, followed)
-    inside = own.union(uses.odd(stored), _limits(marks, stored))
-    formulas = set(_formula_numbers(program, stored))
+    inside = own.union(uses.odd(stored), _limits(marks, stored, model.outputs))
+    formulas = set(formula_numbers(program, model, notes))
     plain = uses.plain | program.untracked  # such a number is fixed, even if others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
@@ -99,8 +99,10 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
         )
         if is_literal:
             is_parameter = literals and tensor.size > 1 and uses.with_rule.get(name, False)
+            if not notes.signed and name in model.initializers:  # merged with a parameter, perhaps
+                is_parameter = name in uses.with_rule and name not in formulas
         elif name in uses.with_rule:
-            is_number = name in formulas or (name in plain - own and tensor.size == 1)
+            is_number = name in formulas | plain and name not in own and tensor.size == 1
             is_parameter = notes.is_known(name) or not is_number
         else:
             is_parameter = name in inside
@@ -165,12 +167,12 @@ def scales_of_quantised(model: Model) -> frozenset[str]:
     return frozenset(name for node in dequantised(model) for name in node.inputs[1:2])
 
 
-def _limits(marks: Marks, stored: Mapping[str, Tensor]) -> Iterator[str]:
+def _limits(marks: Marks, stored: Mapping[str, Tensor], outputs: Iterable[str]) -> Iterator[str]:
     """Yield the tensors of maxima and minima, but for single numbers below divisors alone.
 
     Such a floor only keeps a division away from 0, unless its name shows a parameter.
     """
-    divisors, others, is_known = set[str](), set[str](), marks.provenance.is_known
+    divisors, others, is_known = set[str](), set(outputs), marks.provenance.is_known
     for item in reversed(marks.nodes):
         kind, given, made = item.node.op_type, item.node.inputs, item.node.outputs
         is_divisor = not divisors.isdisjoint(made) and others.isdisjoint(made)
@@ -233,24 +235,28 @@ def _is_number(tensor: Tensor, numbers: Iterable[float], share: float = 1e-6) ->
     return any(math.isclose(own, number, rel_tol=share) for number in numbers)
 
 
-def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator[str]:
+def formula_numbers(program: Program, model: Model, notes: Provenance) -> Iterator[str]:
     """Yield single numbers beside a function that belong to its formula: 1/2, 1/6, and 1/√n.
 
-    Attention multiplies or divides its queries of n entries by it, in a step of its own.
+    Attention multiplies or divides its queries of n entries by it, or queries and keys by its root,
+    in steps of their own. If notes list the parameters, there are none; torch names literals.
     """
+    stored = {} if notes.signed else tensors(model)
     makers = {step.output: step for step in program.steps}
-    readers = {name: step for step in program.steps for name in step.inputs[:1]}
+    readers = {name: step for step in program.steps for name in step.inputs[:2]}
     for step in program.steps:
         if not isinstance(step.op, Scale) or step.op.factor.lo.size != 1:
             continue
         before, behind = makers.get(step.inputs[0]), readers.get(step.output)
         numbers: set[float] = set()
         if behind is not None and isinstance(behind.op, Attention):
-            numbers = {step.shape[-1] ** 0.5, step.shape[-1] ** -0.5}
-        elif before is not None and isinstance(before.op, Activation):
+            size = float(program.shapes[behind.inputs[0]][-1])
+            numbers = {size**power for power in (-0.5, -0.25, 0.25, 0.5)}
+        elif before is not None and isinstance(before.op, Activation) and not notes.is_torch:
             numbers = _BESIDE.get(before.op.name, numbers)
         for name in step.op.factor.sources:
-            if name in stored and _is_number(stored[name], numbers, _NEAR):
+            is_free = name in stored and notes.is_of_sizes(name)
+            if is_free and _is_number(stored[name], numbers, _NEAR):
                 yield name
 
 

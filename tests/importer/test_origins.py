@@ -315,15 +315,20 @@ def test_a_number_of_a_spelled_activation_may_be_trained(tmp_path, slope, more):
 
 @pytest.mark.parametrize("name", ["/f/MatMul", "/Constant_2", "/Exp", "/Reciprocal", "/Pow_1"])
 @pytest.mark.parametrize("number", [4.0**-0.5, 1 / 0.7, 1.0])
-def test_what_onnxruntime_computed_from_parameters_has_no_bound(tmp_path, name, number):
-    """It saves constant results of nodes under their names: U @ V, e^s or 1/s of a scale s."""
-    name, shape = f"{name}_output_0", (4,) if "M" in name or "C" in name else ()
-    nodes = f'h = Mul(x, "{name}")  y = MatMul(h, w)'
-    proto = model(nodes, ("N", 4), {"w": weights(4, 3), name: np.full(shape, number, np.float32)})
+@pytest.mark.parametrize("as_node", [False, True])
+def test_what_a_tool_computed_from_parameters_has_no_bound(tmp_path, name, number, as_node):
+    """It stores constant results of nodes under their names: U @ V, e^s or 1/s of a scale s.
+
+    With a literal that it stores, a parameter of the same number may be merged.
+    """
+    name, value = f"{name}_output_0", np.full(4 if "M" in name else 1, number, np.float32)
+    made = f'"{name}" = Constant<value = float[{value.size}] {{{str(value.tolist())[1:-1]}}}>()'
+    stored = {"w": weights(4, 3), **({} if as_node else {name: value})}
+    proto = model(f'{made * as_node} h = Mul(x, "{name}")  y = MatMul(h, w)', ("N", 4), stored)
     proto.producer_name = "pytorch"
     analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
-    is_fixed = "C" in name or (number == 0.5 and ("R" in name or "P" in name))
-    assert (analysis.network.grad_norm is None) is not is_fixed
+    assert (analysis.network.grad_norm is None) is ("C" not in name)
+    assert as_node or name in {item.name for item in analysis.parameters}
 
 
 @pytest.mark.parametrize("producer", ["pytorch", ""])

@@ -70,6 +70,19 @@ def test_a_scale_of_its_own_is_a_parameter(tmp_path):
     assert "scale" in imported.graph.parameters
 
 
+@pytest.mark.parametrize("number", [6.0**-0.5, 5.0**-0.5])
+@pytest.mark.parametrize("name", ["/Sqrt_1_output_0", "/Exp_output_0", "scale"])
+def test_what_a_tool_folded_is_fixed_as_the_scale_of_an_attention(tmp_path, name, number):
+    proto = proto_of("ScaledAttention", (), {"scale": number})
+    proto.producer_name, proto.graph.node[5].input[1] = "pytorch", name
+    next(item for item in proto.graph.initializer if item.name == "scale").name = name
+    found = load_model(saved(proto, tmp_path))
+    has_bound = analyze(found, Settings(input_norm=1.0)).network.grad_norm is not None
+    assert has_bound is (
+        ("Sqrt" in name and number == 6.0**-0.5) or "scale" in found.graph.parameters
+    )
+
+
 @pytest.mark.parametrize(
     ("case", "name"), [("LayerNormalization", "eps"), ("ScaledAttention", "scale")]
 )
@@ -99,14 +112,15 @@ def test_limits_of_a_clip(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["Div", "Mul"])
-@pytest.mark.parametrize("added", ["x", "m"])
+@pytest.mark.parametrize("also", ["", "added", "output"])
 @pytest.mark.parametrize("name", ["floor", "norm.floor"])
-def test_a_floor_is_one_below_a_divisor(tmp_path, kind, added, name):
+def test_a_floor_is_one_below_a_divisor(tmp_path, kind, also, name):
     nodes = f'''s = ReduceL2<axes=[1]>(x)  m = Max(s, "{name}")  n = {kind}(x, m)
-        y = Add(n, {added})'''
-    proto = model(nodes, ("N", 6), {name: np.array(1e-3, np.float32)})
+        y = Add(n, {"m" if also == "added" else "x"})'''
+    outputs = ("y", "m") if also == "output" else ("y",)
+    proto = model(nodes, ("N", 6), {name: np.array(1e-3, np.float32)}, outputs=outputs)
     found = set(load_model(saved(proto, tmp_path)).graph.parameters)
-    assert found == ({name} - {"floor"} if (kind, added) == ("Div", "x") else {name})
+    assert found == ({name} - {"floor"} if (kind, also) == ("Div", "") else {name})
 
 
 def test_the_sixth_of_a_hard_swish_is_no_parameter(tmp_path):
