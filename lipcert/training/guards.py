@@ -231,9 +231,7 @@ class StepGuard:
         What is released is computed from another copy, which no code of the module sees.
         """
         batch = self._current_batch("a forward pass in training mode")
-        if not self._settings.enforced.clips_gradients:  # which sums what it has measured
-            refuse_autocast(x.device)
-        refuse_modes()
+        self._require_plain(x.device)
         self._numbers.require()
         batch.entered += len(x)
         batch.is_open = True
@@ -279,12 +277,13 @@ class StepGuard:
     def losing(self, logits: Tensor) -> Passing:
         """Check that the criterion is called with the output of the last pass; return that pass."""
         batch = self._current_batch("private.criterion")
-        refuse_modes()
+        self._require_plain(logits.device)
         passing, batch.last = batch.last, None
-        if passing is None or not passing.is_of(logits):
+        if passing is None or not passing.is_of(logits) or not torch.is_grad_enabled():
             raise UsageError(
                 "training: private.criterion takes the output of the model itself, from a forward "
-                "pass in training mode: call model.train(), and change nothing in between"
+                "pass in training mode: call model.train(), change nothing in between, and call "
+                "both where gradients are enabled"
             )
         batch.lost += len(logits)
         if batch.lost > batch.examples:
@@ -311,7 +310,7 @@ class StepGuard:
             raise UsageError(f"training: backward() through the loss of another batch; {_ORDER}")
         if batch.returned == 0:
             self._refuse_left_over()
-        refuse_modes()
+        self._require_plain(passing.output.device)
         passing.refuse_hooks()
         refuse_hooked(self._trained)
         passing.is_back = True
@@ -347,6 +346,7 @@ class StepGuard:
                 f"{_ORDER}"
             )
         _refuse_unmanaged(unmanaged)
+        refuse_modes()
         self._numbers.require(anew=True)
         self._refuse_touched()
 
@@ -368,6 +368,12 @@ class StepGuard:
         """At the end of the run, raise UsageError for numbers that no release left, on any
         device."""
         self._numbers.require_released()
+
+    def _require_plain(self, device: torch.device) -> None:
+        """Raise UsageError where torch computes something else than it is asked for."""
+        if not self._settings.enforced.clips_gradients:  # which sums what it has measured
+            refuse_autocast(device)
+        refuse_modes()
 
     def _current_batch(self, what: str) -> _CurrentBatch:
         if self._batch is None:

@@ -182,6 +182,11 @@ MISUSES = {
                      "besides private.criterion"),
     "softmax first": ("criterion(model(x).softmax(dim=1), y)", "takes the output of the model"),
     "evaluation mode": ("criterion(model.eval()(x), y)", r"model\.train\(\)"),
+    "no gradients": ("z = model(x)\nwith torch.no_grad(): criterion(z, y)", "are enabled"),
+    "autocast behind": ("loss = criterion(model(x), y)\n"
+                        "with torch.autocast('cpu'): loss.backward()", "autocast"),
+    "mode around the step": (BACKWARD + "with torch.autograd.graph."
+                             "allow_mutation_on_saved_tensors(): optimizer.step()", "the mode"),
     "half of it": ("criterion(model(x[1:]), y[1:]).backward()\n" + STEP,
                    "every example counts once"),
     "twice": (BACKWARD + BACKWARD, "went through the criterion"),
