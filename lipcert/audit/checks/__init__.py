@@ -5,6 +5,7 @@ or how many. `run_checks` runs all of them for a job. `leave_one_out` and `batch
 functions of the user's own.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from lipcert.audit.bounds import Claims
@@ -21,7 +22,7 @@ from lipcert.audit.checks.epsilon import epsilon
 from lipcert.audit.checks.functions import GradientFunction, batch_independence, leave_one_out
 from lipcert.audit.checks.noise import noise
 from lipcert.audit.checks.released import released
-from lipcert.audit.checks.run_check import Checked, RunCheck, joined
+from lipcert.audit.checks.run_check import Checked, Finding, RunCheck, joined, run_check
 from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.prepared_job import Ready
@@ -56,7 +57,6 @@ _CHECKS: Final[tuple[RunCheck, ...]] = (
     epsilon,
 )
 _ASSUMED: Final = frozenset({noise.check.name, seed_reuse.check.name, released.check.name})
-_INTACT: Final = Check("LC320", "trace-integrity", "take an intact copy, or record the run again")
 
 
 def run_checks(ready: Ready) -> Checked:
@@ -80,12 +80,11 @@ def check_recorded_run(
 
 
 def _checked(run: RecordedRun) -> Checked:
-    trace = run.trace
-    intact = integrity(trace)
+    intact = integrity(run)
     if any(report.verdict is not Verdict.PASS for report in intact.reports):
         return intact
     missing: list[str] = []
-    if trace.manifest.redaction is not None:
+    if run.trace.manifest.redaction is not None:
         missing.append(
             "the trace is redacted: checks of tensors that it no longer holds are left out"
         )
@@ -111,39 +110,33 @@ def _without_ground(found: Checked) -> Checked:
     return Checked(kept, (*found.not_done, why))
 
 
-def integrity(trace: Trace) -> Checked:
-    """Trace integrity (LC320): whether the trace is what a recorder wrote.
+@run_check(Check("LC320", "trace-integrity", "take an intact copy, or record the run again"))
+def integrity(run: RecordedRun) -> Iterator[Finding]:
+    """Report each damage of the trace; if there is one, nothing in the trace proves anything.
 
     Statement: every line has the digest that it states and follows the line before it; every tensor
     that a line names exists and has the digest of its name. Compared: SHA-256 digests, exactly.
     False alarms: none. Not detected: a forger who computes all digests anew, and complete lines
     missing at the end of a rank that does not state its end.
-
-    Returns:
-        one report for each fault; if there is one, nothing in the trace proves anything.
     """
-    found = verify(trace.folder)
+    found, check = verify(run.trace.folder), integrity.check
     damages = [fault for fault in found.faults if fault.kind is not FaultKind.TORN]
+    for fault in damages:
+        where = f"{fault.file}:{fault.line}" if fault.line else fault.file
+        message = f"the trace is damaged: {fault}"
+        yield check.failed(message, where, verdict=Verdict.MISMATCH)
     if damages:
-        reports = tuple(
-            _INTACT.failed(
-                f"the trace is damaged: {fault}",
-                f"{fault.file}:{fault.line}" if fault.line else fault.file,
-                verdict=Verdict.MISMATCH,
-            )
-            for fault in damages
-        )
-        return Checked(reports)
+        return
     open_ranks = [str(item.rank) for item in found.ranks if not item.closed]
-    not_done: tuple[str, ...] = ()
     if open_ranks:
-        not_done = (
-            f"trace-integrity: the recording of rank {', '.join(open_ranks)} does not state that "
-            "it ended, so steps may be missing after its last line; call recorder.close()",
+        yield (
+            f"the recording of rank {', '.join(open_ranks)} does not state that it ended, so steps "
+            "may be missing after its last line; call recorder.close()"
         )
     lines = sum(item.lines for item in found.ranks)
-    message = f"{lines} lines and {found.blobs} files of tensors are as they were recorded"
-    return Checked((_INTACT.passed(message),), not_done)
+    yield check.passed(
+        f"{lines} lines and {found.blobs} files of tensors are as they were recorded"
+    )
 
 
 def _each(run: RecordedRun) -> list[Checked]:
