@@ -14,10 +14,10 @@ none within what that margin covers. Examples that attain the claim pass.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.audit.checks.gradients import Gradients, Pass, gradients_at, passes_of, together
 from lipcert.audit.checks.run_check import (
@@ -31,7 +31,7 @@ from lipcert.audit.checks.run_check import (
     run_check,
 )
 from lipcert.audit.recorded import RecordedRun
-from lipcert.audit.records import Check, CheckReport
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Step
 from lipcert.audit.weight_norms import ReplayWeights
 from lipcert.core.program import FloatArray
@@ -46,6 +46,8 @@ _CHECK: Final = Check(
     "gradients that were divided after every clip",
 )
 _STORED: Final = 1.0 + 2.0**-22
+_Compared: TypeAlias = tuple[str, CheckReport]
+"""A report, and the kind of its comparison."""
 
 
 @run_check(_CHECK, keeps_passes=True)
@@ -61,35 +63,20 @@ def contribution(run: RecordedRun) -> Iterator[Finding]:
     else:
         found = [item for step in run.steps for item in _excesses(run, step, decay)]
         yield from (item for item in found if isinstance(item, str))
-        excesses = [item for item in found if not isinstance(item, str)]
-        for kind in dict.fromkeys(item.kind for item in excesses):
-            yield _report([item for item in excesses if item.kind == kind], kind)
+        pairs = [item for item in found if not isinstance(item, str)]
+        for kind in dict.fromkeys(kind for kind, _ in pairs):
+            yield max((report for own, report in pairs if own == kind), key=_excess)
 
 
-@dataclass(frozen=True, slots=True)
-class _Excess:
-    """The worst example of a batch in one comparison.
-
-    kind: of the comparison.
-    """
-
-    kind: str
-    where: str
-    measured: float
-    expected: float
-    violating: int
-    examples: int
-
-    @property
-    def ratio(self) -> float:
-        """The measured share of what is expected; of 0, infinite unless it is rounding."""
-        if self.expected:
-            return self.measured / self.expected
-        return math.inf if self.violating else 0.0
+def _excess(report: CheckReport) -> tuple[bool, float]:
+    """Return by how much more than claimed an example contributes."""
+    measured, expected = report.measured or 0.0, report.expected or 0.0
+    is_over = report.verdict is not Verdict.PASS
+    return is_over, measured / expected if expected else math.inf if is_over else 0.0
 
 
-def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | str]:
-    """Yield the excess of each comparison; sentences for what the step does not record."""
+def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[str | _Compared]:
+    """Yield the report of each comparison; sentences for what the step does not record."""
     batch = batch_of(run, step)
     if isinstance(batch, str):
         yield batch
@@ -106,7 +93,7 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
     sigma = run.multiplier
     noised = sigma is not None and stds.keys() == set(names) and max(stds.values()) > 0.0
     if noised and sigma is not None:
-        yield _protected(run, batch, found, sigma)
+        yield "noise", _protected(run, batch, found, sigma)
     else:
         yield f"the noise of {batch.name}, or its multiplier, is not stated"
     divisor = claimed_divisor(run.settings)
@@ -114,7 +101,7 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
     if not at.admissible:
         yield f"the bounds do not apply to the weights of {batch.name}"
     elif same or not noised:
-        yield from _claimed(at, batch, found, divisor)
+        yield from (("claim", report) for report in _claimed(at, batch, found, divisor))
 
 
 def _require_agreement(
@@ -148,7 +135,7 @@ def _claimed(
     batch: Batch,
     found: Mapping[str, Measured],
     divisor: float,
-) -> Iterator[_Excess]:
+) -> Iterator[CheckReport]:
     """Compare each group's contributions with G/divisor."""
     largest = largest_of(found.values())
     for group in at.claims.groups:
@@ -158,8 +145,12 @@ def _claimed(
         limit = claim * (1.0 + 2.0**-50)
         norms = found[group.name]
         where = f"{batch.name}, group {group.name}"
-        violating = int(np.count_nonzero(decide(norms, limit, largest=largest).violating))
-        yield _Excess("claim", where, _largest(norms), claim, violating, len(batch))
+        worst = _largest(norms)
+        ratio = worst / claim if claim else math.inf
+        what = f"{worst:.6g} to the quantity that is noised, {ratio:.4g} of the claimed"
+        what += f" sensitivity {claim:.6g} of one gradient"
+        over = decide(norms, limit, largest=largest).violating
+        yield _report(what, where, (worst, claim), over)
 
 
 def _protected(
@@ -167,20 +158,18 @@ def _protected(
     batch: Batch,
     found: Mapping[str, Measured],
     sigma: float,
-) -> _Excess:
+) -> CheckReport:
     """Compare all groups together with the noise."""
     factor = Neighbouring(run.settings.neighbours).moved
     stds, limit = group_stds(run, batch.step), _STORED / sigma
     largest = largest_of(found.values())
     norms = joint([_scaled(found[name], largest, factor, std) for name, std in stds.items()])
-    return _Excess(
-        kind="noise",
-        where=batch.name,
-        measured=_largest(norms),
-        expected=1.0 / sigma,
-        violating=int(np.count_nonzero(decide(norms, limit).violating)),
-        examples=len(batch),
-    )
+    worst = _largest(norms)
+    what = f"{worst:.6g} standard deviations of the noise, which may hide {1.0 / sigma:.6g}: the"
+    what += f" noise is {1.0 / (worst * sigma) if worst else np.inf:.4g} times what this example"
+    what += " requires"
+    over = decide(norms, limit).violating
+    return _report(what, batch.name, (worst, 1.0 / sigma), over)
 
 
 def _largest(norms: Measured) -> float:
@@ -198,22 +187,16 @@ def _scaled(norms: Measured, largest: FloatArray | float, factor: float, std: fl
     return Measured(factor * norms.norm / std, factor * norms.error / std)
 
 
-def _report(found: list[_Excess], kind: str) -> CheckReport:
-    worst = max(found, key=lambda item: (item.violating > 0, item.ratio))
-    ratio, numbers = worst.ratio, (worst.measured, worst.expected)
-    if kind == "claim":
-        what = f"{worst.measured:.6g} to the quantity that is noised, {ratio:.4g} of the claimed"
-        what += f" sensitivity {worst.expected:.6g} of one gradient"
-    else:
-        what = f"{worst.measured:.6g} standard deviations of the noise, which may hide"
-        what += f" {worst.expected:.6g}: the noise is {1.0 / ratio if ratio else np.inf:.4g} times"
-        what += " what this example requires"
-    if not worst.violating:
+def _report(
+    what: str, where: str, numbers: tuple[float, float], over: npt.NDArray[np.bool_]
+) -> CheckReport:
+    """Report the largest contribution. over: which examples contribute more than is claimed."""
+    if not over.any():
         message = f"the largest contribution of an example is {what}"
-        return _CHECK.passed(message, worst.where, numbers)
+        return _CHECK.passed(message, where, numbers)
     return _CHECK.failed(
-        f"{worst.violating} of {worst.examples} examples of {worst.where} contribute more than is "
+        f"{np.count_nonzero(over)} of {len(over)} examples of {where} contribute more than is "
         f"claimed; the largest contribution is {what}",
-        worst.where,
+        where,
         numbers,
     )
