@@ -235,14 +235,27 @@ def test_the_gradient_of_a_zero_network_is_zero():
 @pytest.mark.parametrize("seed", [1, 4, 5])
 def test_an_ascent_reaches_what_a_grid_of_examples_does(seed):
     """All labels at 3,125 examples; where steps went on downhill, 0.79 to 0.85 were reached."""
-    random = np.random.default_rng(seed)
-    layers = []
-    for before, after in itertools.pairwise((5, 20, 20, 20, 20, 20, 5)):
-        weight = 1.5 * random.standard_normal((after, before)) / before**0.5
-        layers += [(weight, 0.5 * random.standard_normal(after)), "Relu"]
+    layers = random_layers(seed, (5, 20, 20, 20, 20, 20, 5))
     case = chain(5, *layers[:-1], box=(0.0, 1.0))
     grid = np.array(list(itertools.product(np.linspace(0.0, 1.0, 5), repeat=5)))
     assert case.found().grad_norm >= 0.95 * largest_gradient(layers[::2], grid)
+
+
+def test_an_evolution_goes_on_where_an_ascent_stops(monkeypatch):
+    layers = random_layers(4, (16, 16, 16, 16, 16, 16, 5))
+    case = chain(16, *layers[:-1], box=(0.0, 1.0))
+    found = case.found()
+    monkeypatch.setattr(lower_bounds._Search, "_evolved", lambda _, best, *start: best)
+    assert found.grad_norm > 1.05 * case.found().grad_norm
+
+
+def random_layers(seed, widths):
+    random = np.random.default_rng(seed)
+    layers = []
+    for before, after in itertools.pairwise(widths):
+        weight = 1.5 * random.standard_normal((after, before)) / before**0.5
+        layers += [(weight, 0.5 * random.standard_normal(after)), "Relu"]
+    return layers
 
 
 def largest_gradient(layers, x):
