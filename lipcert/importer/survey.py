@@ -28,9 +28,8 @@ _Reason = tuple[str, str, str]
 _JUMPS: Final = "the output jumps, so no Lipschitz bound exists"
 _TRAINING: Final = ("LC011", "this is part of a training step", "export for inference")
 _SMOOTH: Final = (
-    "at its end: export the network without its discrete head, or name a value before (--output), "
-    "and before quantisation; inside: weigh all by a softmax or sigmoid (sparsemax, masks, experts)"
-    ", and write splines as sums of Gaussians or of Relu"
+    "export the network before quantisation and without its discrete head (--output), and weigh "
+    "inside by softmax or sigmoid (sparsemax, masks, experts) or sums of Relu (splines)"
 )
 _DISCRETE: Final = ("LC005", _JUMPS, _SMOOTH)
 _RANDOM: Final = ("LC003", "random numbers: the output is not a function of the input", "")

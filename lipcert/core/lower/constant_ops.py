@@ -80,18 +80,16 @@ def arithmetic(call: Call) -> Value:
     """Lower Add, Sub, Mul, Div of two constants, and Sum of any number of them.
 
     A single number is treated as a plain one, so that a product is linear in the other factor, and
-    a sum affine in the other term, unless it is computed from that, as a norm is.
+    a sum affine in the other term, unless it is computed from that, as a norm is, or a function of
+    a tensor of its own, as an exponential is.
     """
     operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
     if operation == "Sum":
         return reduce(partial(_computed, call, "Add"), found)
     for source, single in ((0, 1),) if operation == "Div" else ((0, 1), (1, 0)):
-        is_apart = found[source].sources.keys().isdisjoint(found[single].sources)
-        if (
-            is_apart
-            and found[source].sources
-            and found[single].lo.size == 1 < found[source].lo.size
-        ):
+        own, other = found[source].sources, found[single].sources
+        is_plain = math.inf not in other.values() and own.keys().isdisjoint(other)
+        if is_plain and own and found[single].lo.size == 1 < found[source].lo.size:
             call.sink.untracked.update(found[single].sources)
             found[single] = replace(found[single], sources={}, blocks={})
     first, second = found
