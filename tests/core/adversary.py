@@ -1,10 +1,8 @@
 """An adversary of derived bounds: examples, labels and weights within the premises, by ascent."""
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,7 +23,7 @@ from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived, derive
 from tests import plain_losses
 from tests.core.clipped import compute_clipped, random_clip
-from tests.core.models import read
+from tests.core.lower.cases import read
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 from tests.core.rules.attack import holds
@@ -120,9 +118,8 @@ def random_setting(
     clipped: with clips round layers, and often with weights that nothing holds. tokens: with a loss
     per token, for outputs of several axes.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        model = read(proto, Path(folder))
-        program = lower(model, *(item.name for item in proto.graph.output))
+    model = read(proto)
+    program = lower(model, *(item.name for item in proto.graph.output))
     draw = random_premises if program.parts else _premises
     premises = draw(program, proto, rng)
     if tokens:

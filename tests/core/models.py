@@ -23,13 +23,6 @@ def gated() -> ModelProto:
     return model(nodes, ["N", 8], tensors, 21)
 
 
-def read(proto: ModelProto | bytes, folder: Path) -> Model:
-    """The model through a file in this folder."""
-    path = folder / "model.onnx"
-    path.write_bytes(proto if isinstance(proto, bytes) else proto.SerializeToString())
-    return read_model(path)
-
-
 def saved_outside(proto: ModelProto, folder: Path) -> Model:
     """The model with its numbers in an external file."""
     path = folder / "model.onnx"

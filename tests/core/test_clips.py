@@ -14,8 +14,7 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
 from lipcert.core.window_kinds import Conv
-from tests.core.lower.cases import model
-from tests.core.models import read
+from tests.core.lower.cases import model, read
 
 SQUARE = np.eye(4, dtype=np.float32)
 NUMBERS = {"u": SQUARE, "v": SQUARE, "b": np.ones(4, dtype=np.float32)}

@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from lipcert.core.digest import structural_digest
-from tests.core.models import SHIPPED, read, saved_outside
+from tests.core.lower.cases import read
+from tests.core.models import SHIPPED, saved_outside
 
 MODELS = pytest.mark.parametrize("path", SHIPPED[::3], ids=lambda path: path.stem)
 

@@ -1,8 +1,5 @@
 """Embeddings: rows of tables against autograd; numbers that are read as such; hostile files."""
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,11 +11,9 @@ from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.lower import lower
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
-from tests.core.lower.cases import agrees, model, used
-from tests.core.models import read
+from tests.core.lower.cases import agrees, model, program, used
 from tests.core.onnx_torch import compute, stored
 
 SLACK = 1e-9
@@ -34,14 +29,12 @@ def bounds(
     proto: ModelProto, scope: ScopeClaim, box: tuple[float, float] | None, loss: str
 ) -> dict[str, float]:
     """Of every trained tensor, by the checker alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = lower(read(proto, Path(folder)), "y")
     parameters = {
         "cross-entropy": (("label_smoothing", 0.0), ("temperature", 1.0)),
         "mae": (("output_reduction", "sum"),),
     }[loss]
     premises = Premises(None, box, loss, parameters, None, "add-remove", mechanism=Clipless())
-    found = derive(program, premises, Evidence(scope))
+    found = derive(program(proto), premises, Evidence(scope))
     return {name: found.gradients[name] for name in scope.trained}
 
 
@@ -279,15 +272,10 @@ def test_rows_of_a_table_are_all_that_ids_select(name: str) -> None:
 def test_numbers_that_another_type_would_make_negative_are_refused() -> None:
     """As int64, 2⁶⁴ − 1 is −1, of which the Relu is 1: not 0, as for all of [0, 2⁶⁴]."""
     nodes = "i = Cast<to=7>(x)  f = Cast<to=1>(i)  n = Neg(f)  y = Relu(n)"
-    lowered(of_numbers(model(nodes, ["N", 3]), T.UINT32))
+    program(of_numbers(model(nodes, ["N", 3]), T.UINT32))
     refused(of_numbers(model(nodes, ["N", 3]), T.UINT64))
 
 
 def refused(proto: ModelProto) -> None:
     with pytest.raises(Unsupported):
-        lowered(proto)
-
-
-def lowered(proto: ModelProto) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        lower(read(proto, Path(folder)), "y")
+        program(proto)

@@ -1,9 +1,7 @@
 """Sums of losses of several outputs: bounds against autograd, and changed certificates."""
 
 import math
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
-from tests.core.models import read
+from tests.core.lower.cases import read
 from tests.core.onnx_torch import compute, stored
 from tests.heads import network, part, random_label, torch_loss
 
@@ -37,9 +35,8 @@ def premises(parts: list[LossPart], clip: float | None = None) -> Premises:
     )  # fmt: skip
 
 
-def bounds(proto: Any, parts: list[LossPart], clip: float | None, folder: Path) -> Derived:
-    model = read(proto, folder)
-    program = lower(model, *(item.output for item in parts))
+def bounds(proto: Any, parts: list[LossPart], clip: float | None = None) -> Derived:
+    program = lower(read(proto), *(item.output for item in parts))
     scope = ScopeClaim("point", tuple(sorted(stored(proto))), ())
     scope = replace(scope, trained=tuple(n for n in scope.trained if n.endswith((".w", ".b"))))
     evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
@@ -48,7 +45,7 @@ def bounds(proto: Any, parts: list[LossPart], clip: float | None, folder: Path) 
 
 @pytest.mark.sample(seed=2)
 @pytest.mark.parametrize("seed", range(10))
-def test_no_gradient_is_longer_than_its_bound(seed: int, tmp_path: Path) -> None:
+def test_no_gradient_is_longer_than_its_bound(seed: int) -> None:
     """Of any heads and losses; by autograd of torch's losses of the outputs by themselves."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(2, 5))
@@ -61,7 +58,7 @@ def test_no_gradient_is_longer_than_its_bound(seed: int, tmp_path: Path) -> None
     clip = 0.7 if seed % 3 == 0 else None
     proto = network(shapes, rng)
     parts = [part(names[i], kinds[i], float(rng.uniform(0.2, 3.0))) for i in rng.permutation(count)]
-    derived = bounds(proto, parts, clip, tmp_path)
+    derived = bounds(proto, parts, clip)
     tensors = stored(proto)
     random = torch.Generator().manual_seed(0)
     for _ in range(40):
@@ -97,8 +94,7 @@ def test_bounds_of_linear_heads_are_attained(weights: tuple[float, float]) -> No
     """One example gives each part its longest gradient: w·√n·‖x‖ by a matrix of n rows."""
     proto = network({"a": "vector", "b": "vector"}, np.random.default_rng(0), relu=False)
     parts = [part("a", "mae", weights[0]), part("b", "mae", weights[1])]
-    with tempfile.TemporaryDirectory() as folder:
-        found = bounds(proto, parts, None, Path(folder))
+    found = bounds(proto, parts)
     x = torch.full((1, 5), RADIUS / math.sqrt(5), dtype=torch.float64)
     own = {n: t.clone().requires_grad_() for n, t in stored(proto).items()}
     values = compute(proto, x, own)
@@ -109,10 +105,10 @@ def test_bounds_of_linear_heads_are_attained(weights: tuple[float, float]) -> No
     assert found.cotangents[_last(found)].norm == pytest.approx(length, rel=1e-12)
 
 
-def test_outputs_are_joined_where_their_examples_lie(tmp_path: Path) -> None:
+def test_outputs_are_joined_where_their_examples_lie() -> None:
     """In the order of the loss, each from its own place."""
     shapes = {"a": "turned", "b": "matrix", "c": "vector"}
-    model = read(network(shapes, np.random.default_rng(0)), tmp_path)
+    model = read(network(shapes, np.random.default_rng(0)))
     program = lower(model, "c", "a", "b")
     assert [head.name for head in program.heads] == ["c", "a", "b"]
     assert [head.place for head in program.heads] == [Place(0), Place(1), Place(0)]

@@ -1,10 +1,8 @@
 """Several inputs, each with a domain of its own: bounds against autograd, and what is no domain."""
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,14 +15,13 @@ from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.adversary import found_above
 from tests.core.lower.cases import model, onnx_file
-from tests.core.models import read
+from tests.core.lower.cases import program as lowered
 from tests.core.onnx_torch import compute, stored
 from tests.core.several_inputs import several_inputs
 
@@ -44,11 +41,6 @@ def several(
     del proto.graph.input[:]
     proto.graph.input.extend(onnx_file("", inputs, [], {}).graph.input)
     return proto
-
-
-def lowered(proto: ModelProto) -> Program:
-    with tempfile.TemporaryDirectory() as folder:
-        return lower(read(proto, Path(folder)), "y")
 
 
 def premises(program: Program, norm: float | None = None, **parts: tuple[float | None, Box | None]

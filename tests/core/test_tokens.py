@@ -1,9 +1,7 @@
 """Losses per token: bounds against autograd, with tables that are embedding and head at once."""
 
 import math
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import JOINT, LossPart, Premises
 from lipcert.core.losses.base import NO_LABEL, loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.lower import lower
+from lipcert.core.program import Program
 from lipcert.core.rules.facts import Fact
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.search.chains import with_chains
@@ -25,8 +23,7 @@ from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
 from tests.core.adversary import random_setting, violations
-from tests.core.lower.cases import model, node, nodes_of
-from tests.core.models import read
+from tests.core.lower.cases import model, node, nodes_of, program
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 from tests.core.test_embeddings import admitted, length, of_numbers
@@ -137,13 +134,15 @@ def drawn(seed: int) -> Drawn:
 
 
 def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None) -> Derived:
-    with tempfile.TemporaryDirectory() as folder:
-        program = lower(read(net.proto, Path(folder)), "y")
     name = "cross-entropy" if net.kind == "smoothed" else net.kind
     premises = Premises(
         None, (0.0, net.rows - 1.0), name, net.parameters, clip, "add-remove",
         mechanism=Unchanged(),
     )  # fmt: skip
+    return derived(program(net.proto), premises, scope)
+
+
+def derived(program: Program, premises: Premises, scope: ScopeClaim) -> Derived:
     evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
     return with_chains(program, premises, evidence)
 
@@ -320,14 +319,11 @@ def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
         LossPart("tok", "cross-entropy", tuple(sorted(tokens)), 0.5),
         LossPart("y", "nll", (), 1.0),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        program = lower(read(proto, Path(folder)), "tok", "y")
     premises = Premises(
         None, (0.0, 5.0), JOINT, (), None, "add-remove", mechanism=Unchanged(), loss_parts=parts
     )
     scope = ScopeClaim("point", tuple(sorted(shapes)), ())
-    evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
-    limit = with_chains(program, premises, evidence).gradients
+    limit = derived(program(proto, "tok", "y"), premises, scope).gradients
     held = {name: w.clone().requires_grad_() for name, w in stored(proto).items()}
     for _ in range(20):
         x = torch.from_numpy(rng.integers(0, 6, (1, 5)))

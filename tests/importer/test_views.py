@@ -12,8 +12,7 @@ from lipcert.graph.ir import Parameter
 from lipcert.importer.computed import with_computed
 from lipcert.importer.graph_of import Operands, operands_of
 from tests.constant_chains import Chain
-from tests.core.lower.cases import model
-from tests.core.models import read
+from tests.core.lower.cases import model, read
 
 SEEDS = st.integers(0, 1 << 32)
 

@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +18,7 @@ from lipcert.search import lower_bounds
 from lipcert.search.evidence import Evidence
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.search.prover import derive
-from tests.core.lower.cases import model, program
-from tests.core.models import read
+from tests.core.lower.cases import model, program, read
 from tests.core.random_models import random_model
 
 RNG = np.random.default_rng(11)
@@ -33,8 +30,7 @@ class Case:
 
     def __init__(self, proto, loss=CROSS_ENTROPY, *, norm=None, box=None, clip=None):
         self.program: Program = program(proto, proto.graph.output[0].name)
-        with tempfile.TemporaryDirectory() as folder:
-            self.stored = tensors(read(proto, Path(folder)))
+        self.stored = tensors(read(proto))
         self.trained = {
             name: tensor for name, tensor in self.stored.items() if tensor.values().dtype == float
         }

@@ -1,8 +1,5 @@
 """Cotangents and parameter gradients of programs are those of torch's autograd on the file."""
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +9,6 @@ from lipcert.core.coverage import tensors
 from lipcert.core.interval import exact
 from lipcert.core.kinds import CotangentClip, InputClip, LocalResponse
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.lower import lower
 from lipcert.core.program import Activation, Program, Step
 from lipcert.core.rules.activations import function
 from lipcert.core.token_kinds import Attention
@@ -20,8 +16,7 @@ from lipcert.graph.evaluate import evaluate, evaluate_batch
 from lipcert.search.lower_bounds import plain_operands
 from lipcert.search.operand_gradients import operand_gradients
 from lipcert.search.pullbacks import cotangents, is_quick, pulls
-from tests.core.lower.cases import model, program
-from tests.core.models import read
+from tests.core.lower.cases import model, program, read
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 
@@ -61,9 +56,7 @@ def agrees(proto: ModelProto, found: Program, plain: bool = True) -> None:
             np.testing.assert_allclose(values[name][k], value, rtol=1e-12, atol=1e-12)
     seeds = rng.standard_normal((COUNT, *found.shapes[found.output]))
     at = cotangents(found, pulls(found, values), {found.output: seeds})
-    with tempfile.TemporaryDirectory() as folder:
-        numbers = tensors(read(proto, Path(folder)))
-    free = plain_operands(found, numbers)
+    free = plain_operands(found, tensors(read(proto)))
     assert free or not plain
     for k in range(COUNT):
         x = torch.tensor(batch[k], requires_grad=True)
@@ -187,9 +180,7 @@ def test_an_operand_that_does_not_show_its_tensor_once_is_not_plain():
 
 
 def plain_of(proto: ModelProto) -> frozenset[object]:
-    with tempfile.TemporaryDirectory() as folder:
-        read_ = read(proto, Path(folder))
-        return plain_operands(lower(read_, "y"), tensors(read_))
+    return plain_operands(program(proto), tensors(read(proto)))
 
 
 QUICK: dict[str, tuple[float, ...]] = {

@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, parse
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.reader.model import read_model
+from lipcert.core.reader.records import Model
 from lipcert.graph.evaluate import evaluate
 
 Array = np.ndarray
@@ -79,11 +80,17 @@ def model(
     return onnx_file(nodes, {"x": (TensorProto.FLOAT, shape)}, [output], tensors, opset)
 
 
-def program(proto: ModelProto, output: str = "y") -> Program:
-    """The program of a model, through a file."""
-    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
-        Path(file.name).write_bytes(proto.SerializeToString())
-        return lower(read_model(Path(file.name)), output)
+def read(proto: ModelProto | bytes, folder: Path | None = None) -> Model:
+    """The model through a file, in this folder or in none that stays."""
+    with tempfile.TemporaryDirectory() as own:
+        path = (folder or Path(own)) / "model.onnx"
+        path.write_bytes(proto if isinstance(proto, bytes) else proto.SerializeToString())
+        return read_model(path)
+
+
+def program(proto: ModelProto, *outputs: str) -> Program:
+    """The program of a model, to "y" if not to these outputs."""
+    return lower(read(proto), *(outputs or ["y"]))
 
 
 def kinds(found: Program) -> list[str]:

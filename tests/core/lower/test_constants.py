@@ -14,8 +14,7 @@ from lipcert.core.lower.values import owner
 from lipcert.core.program import Dense, Operand
 from lipcert.core.token_kinds import Shift
 from tests.constant_chains import Chain
-from tests.core.lower.cases import agrees, model, program
-from tests.core.models import read
+from tests.core.lower.cases import agrees, model, program, read
 
 
 def offset(proto):

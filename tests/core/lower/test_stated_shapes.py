@@ -7,9 +7,8 @@ from onnx import TensorProto, helper
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from tests.core.lower.cases import model, program
+from tests.core.lower.cases import model, program, read
 from tests.core.lower.odd_graphs import odd_graph
-from tests.core.models import read
 
 NODES = "t = Transpose<perm=[0, 2, 1]>(x)  a = Add(t, c)  y = Flatten(a)"
 CONSTANTS = {"c": np.ones((1, 3, 2))}

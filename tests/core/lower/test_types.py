@@ -19,8 +19,7 @@ from lipcert.core.token_kinds import Attention, Scale
 from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery
-from tests.core.lower.cases import agrees, kinds, model, program
-from tests.core.models import read
+from tests.core.lower.cases import agrees, kinds, model, program, read
 from tests.core.mutants.files import signed
 
 SCALES = """shape = Shape<start=0>(x)  width = Gather<axis=0>(shape, last)  d = CastLike(width, x)

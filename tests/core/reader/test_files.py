@@ -16,7 +16,8 @@ from lipcert.core.reader import Folder
 from lipcert.core.reader.external import external_content
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import ModelReadError
-from tests.core.models import gated, read, saved_outside
+from tests.core.lower.cases import read
+from tests.core.models import gated, saved_outside
 
 
 def outside(location="data.bin", **entries):

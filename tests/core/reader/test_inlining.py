@@ -7,8 +7,7 @@ from onnx import parser
 from lipcert.core.coverage import eval_layers, tensors_read
 from lipcert.core.digest import structural_digest
 from lipcert.core.reader.records import MAX_NODES, ModelReadError
-from tests.core.lower.cases import agrees, kinds, model, program
-from tests.core.models import read
+from tests.core.lower.cases import agrees, kinds, model, program, read
 
 PREFIX = '<domain: "f", opset_import: ["": 17, "f": 1]> '
 

@@ -14,7 +14,8 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Attribute, Input, ModelReadError, Node
-from tests.core.models import SHIPPED, gated, read
+from tests.core.lower.cases import read
+from tests.core.models import SHIPPED, gated
 
 node = helper.make_node
 

@@ -14,8 +14,7 @@ from lipcert.core.verdict import Verdict
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
-from tests.core.lower.cases import agrees, kinds, model, node, nodes_of, program
-from tests.core.models import read
+from tests.core.lower.cases import agrees, kinds, model, node, nodes_of, program, read
 from tests.importer.models import saved
 
 RNG = np.random.default_rng(3)
