@@ -232,9 +232,11 @@ class Walk:
                 self.known(name) if name and name not in sink.sequences else None
                 for name in node.inputs
             ]
-            for item in inputs[1:] if node.op_type == "Where" else inputs:
+            first = int(node.op_type == "Where")  # of whose condition its rule speaks
+            for place, item in enumerate(inputs[first:], first):
                 if isinstance(item, Constant) and item.lo.dtype.kind == "b":
                     sink.untracked.update(item.sources)
+                    inputs[place] = replace(item, sources={})
             if sink.count is not None:
                 from lipcert.core.lower.fixed_batch import of_one_example  # noqa: PLC0415  for these
 
@@ -254,9 +256,7 @@ class Walk:
             raise refused(node, Unsupported("its inputs and attributes do not fit")) from None
         results = found if isinstance(found, list) else [found]
         if kind is not None:
-            results = [
-                replace(value, kind=kind) if isinstance(value, Data) else value for value in results
-            ]
+            results = [replace(x, kind=kind) if isinstance(x, Data) else x for x in results]
         spend(sum(map(p.kept_entries, sink.steps[start:])))
         if node.op_type != "Constant":  # which the file holds
             given = [value for value in inputs if isinstance(value, Constant)]
