@@ -17,16 +17,10 @@ from lipcert.core.verdict import Verdict
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.search.prover import ROOM
 from tests.importer.models import model, saved, weights
+from tests.plans import planned
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-RUN = {
-    "dataset_size": 1437,
-    "batch_size": 64,
-    "epochs": 20,
-    "sampling": "poisson",
-    "delta": 1e-5,
-    "noise_multiplier": 1.0,
-}
+RUN = planned(1437, 64, epochs=20)
 
 
 def issued(name: str, **settings: object) -> Issued:
@@ -107,11 +101,8 @@ def test_a_parameter_that_two_tensors_hold_is_not_certified(tmp_path: Path) -> N
 
 def test_a_stated_rate_is_certified_as_the_larger_one() -> None:
     """A certificate knows B/N; ε is that of the rate stated there, and not below the run's own."""
-    run = {
-        "input_norm": 1.0, "mechanism": "gradient-clipping", "clip_norm": 1.0,
-        "noise_multiplier": 1.0, "sampling": "poisson", "dataset_size": 1437, "batch_size": 32,
-        "delta": 1e-5, "epochs": 2.0,
-    }  # fmt: skip
+    clipped = {"mechanism": "gradient-clipping", "clip_norm": 1.0, "input_norm": 1.0}
+    run = planned(1437, 32, epochs=2.0, **clipped)
     rarer = issued("digits_mlp", **run, sampling_rate=1 / 45)
     privacy = rarer.certificate.privacy
     own = analyze(load_model(MODELS / "digits_mlp.onnx"), Settings(**run, sampling_rate=1 / 45))

@@ -21,16 +21,9 @@ from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
 from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
+from tests.plans import planned
 
-RUN = {
-    "dataset_size": 1000,
-    "batch_size": 50,
-    "steps": 60,
-    "sampling": "shuffle",
-    "neighbours": "zero-out",
-    "delta": 1e-5,
-    "noise_multiplier": 1.5,
-}
+RUN = planned(1000, 50, 1.5, steps=60) | {"sampling": "shuffle", "neighbours": "zero-out"}
 CLIPS = {"mechanism": "backprop-clipping", "input_clip": 0.5, "cotangent_clip": 0.25}
 SCALED = {
     "mechanism": "weight-clipping",

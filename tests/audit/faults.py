@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,17 +100,23 @@ def report_of(ready: Ready) -> AuditReport:
     return conclude(ready, total, run_checks(ready), seconds=0.0)
 
 
-Change = Callable[[Claims], tuple[Claims, frozenset[str]]]
-"""to wrong claims, and the names of what was made wrong; no name where it does not apply"""
+Factors = Callable[[Claims, list[str]], Mapping[str, float]]
+"""of claims and the names of their bounds, to what some of these are multiplied with"""
+FAMILIES = {
+    "G": ("groups", "", "LC301"),
+    "X": ("values", "output_norm", "LC302"),
+    "l": ("cotangents", "cotangent_norm", "LC303"),
+}
+"""of bounds: where claims hold them, the quantity that they bound, the code of what exceeds them"""
 
 
 @dataclass(frozen=True)
 class ClaimFault:
-    """A fault by its name. family: of the bounds that are made wrong, G, X or l."""
+    """A fault by its name. family: of the bounds that are made wrong."""
 
     name: str
     family: str
-    change: Change
+    factors: Factors
 
 
 @dataclass(frozen=True)
@@ -129,16 +136,23 @@ class Caught:
 @cache
 def caught(ready: Ready, fault: ClaimFault) -> Caught:
     """What an audit of the wrong claims reports; false alarms count as an error of the test."""
-    claims, wrong = fault.change(ready.claims)
+    field, quantity, code = FAMILIES[fault.family]
+    held = getattr(ready.claims, field)
+    names = list(held) if quantity else [group.name for group in held]
+    factors = fault.factors(ready.claims, names)
+    wrong = factors.keys()
     if not wrong:
         return Caught(0, 0, "")
-    report = report_of(replace(ready, claims=claims))
-    if fault.family == "G":
-        found, code = {group.name for group in report.groups if group.violations}, "LC301"
+    if quantity:
+        changed: Any = {name: factors.get(name, 1.0) * bound for name, bound in held.items()}
     else:
-        quantity, code = {"X": ("output_norm", "LC302"), "l": ("cotangent_norm", "LC303")}[
-            fault.family
-        ]
+        changed = tuple(
+            replace(group, grad_norm=group.grad_norm * factors.get(group.name, 1.0))
+            for group in held
+        )
+    report = report_of(replace(ready, claims=replace(ready.claims, **{field: changed})))
+    found = {group.name for group in report.groups if group.violations}
+    if quantity:
         values = [value for value in report.values if value.violations]
         found = {value.value for value in values if value.quantity.value == quantity}
     if not found <= wrong:
@@ -154,75 +168,42 @@ def cells_of(fault: ClaimFault, *, under_attack_only: bool = False) -> list[Caug
     return [caught(ready, fault) for s in SUBJECTS for ready in (s.right, s.attacked)[skip:]]
 
 
-def scaled_groups(claims: Claims, factors: Mapping[str, float]) -> tuple[Claims, frozenset[str]]:
-    """Bounds of groups times their factors."""
-    groups = tuple(
-        replace(group, grad_norm=group.grad_norm * factors.get(group.name, 1.0))
-        for group in claims.groups
-    )
-    return replace(claims, groups=groups), frozenset(factors)
+def each(factor: float) -> Factors:
+    return lambda _, names: dict.fromkeys(names, factor)
 
 
-def each_group(factor: float) -> Change:
-    return lambda claims: scaled_groups(claims, {group.name: factor for group in claims.groups})
+def convolutions(lost: Callable[[Node], float]) -> Factors:
+    """Of each group that holds the kernel of a convolution the factor is dropped, if any."""
+
+    def factors(claims: Claims, _: list[str]) -> Mapping[str, float]:
+        return {
+            group.name: 1.0 / lost(node)
+            for node in claims.engine.graph.nodes
+            if isinstance(node.op, Conv) and not node.op.transposed and lost(node) > 1.0
+            for group in claims.groups
+            if node.operands["weight"].parameter in group.parameters
+        }
+
+    return factors
 
 
-def each_value(factor: float) -> Change:
-    def change(claims: Claims) -> tuple[Claims, frozenset[str]]:
-        values = {name: factor * bound for name, bound in claims.values.items()}
-        return replace(claims, values=values), frozenset(values)
-
-    return change
-
-
-def each_cotangent(factor: float) -> Change:
-    def change(claims: Claims) -> tuple[Claims, frozenset[str]]:
-        cotangents = {name: factor * bound for name, bound in claims.cotangents.items()}
-        return replace(claims, cotangents=cotangents), frozenset(cotangents)
-
-    return change
-
-
-def convolutions(claims: Claims, lost: Callable[[Node, Conv], float]) -> Mapping[str, float]:
-    """Of each group that holds the kernel of a convolution, the factor that is dropped, if any."""
-    found = {}
-    for node in claims.engine.graph.nodes:
-        if not isinstance(node.op, Conv) or node.op.transposed:
-            continue
-        kernel = node.operands["weight"].parameter
-        for group in claims.groups:
-            factor = lost(node, node.op)
-            if kernel in group.parameters and factor > 1.0:
-                found[group.name] = 1.0 / factor
-    return found
-
-
-def positions(node: Node, op: Conv) -> float:
+def positions(node: Node) -> float:
     """√(HW): a kernel is used at so many positions."""
     return math.sqrt(math.prod(node.shape[1:]))
 
 
-def overlap(node: Node, op: Conv) -> float:
+def overlap(node: Node) -> float:
     """√ of how many windows read a pixel."""
     return math.sqrt(math.prod(-(-window.taps // window.stride) for window in node.geometry))
 
 
 CLAIM_FAULTS = (
-    ClaimFault("G of each group × 0.9", "G", each_group(0.9)),
-    ClaimFault("G of each group × 0.5", "G", each_group(0.5)),
-    ClaimFault("X of each value × 0.9", "X", each_value(0.9)),
-    ClaimFault("X of each value × 0.5", "X", each_value(0.5)),
-    ClaimFault("l of each cotangent × 0.9", "l", each_cotangent(0.9)),
-    ClaimFault("l of each cotangent × 0.5", "l", each_cotangent(0.5)),
-    ClaimFault(
-        "√(HW) dropped from G of convolutions",
-        "G",
-        lambda claims: scaled_groups(claims, convolutions(claims, positions)),
+    *(
+        ClaimFault(f"{family} of each {what} × {factor}", family, each(factor))
+        for family, what in (("G", "group"), ("X", "value"), ("l", "cotangent"))
+        for factor in (0.9, 0.5)
     ),
-    ClaimFault(
-        "kernel overlap dropped from G of convolutions",
-        "G",
-        lambda claims: scaled_groups(claims, convolutions(claims, overlap)),
-    ),
-    ClaimFault(f"G of the mean over {BATCH} for that of the sum", "G", each_group(1.0 / BATCH)),
+    ClaimFault("√(HW) dropped from G of convolutions", "G", convolutions(positions)),
+    ClaimFault("kernel overlap dropped from G of convolutions", "G", convolutions(overlap)),
+    ClaimFault(f"G of the mean over {BATCH} for that of the sum", "G", each(1.0 / BATCH)),
 )

@@ -31,6 +31,7 @@ from tests.audit.checks.runs import array_of, model_of
 from tests.audit.faults import report_of
 from tests.networks import dag, trained
 from tests.ops import Activation, Dense
+from tests.plans import planned
 
 __all__ = [
     "BATCH",
@@ -53,17 +54,8 @@ Gradients = dict[str, Tensor]
 
 def settings(**own: object) -> Settings:
     """Of a run of Poisson batches, twelve unless told otherwise."""
-    given: dict[str, object] = {
-        "loss": "multi-margin",
-        "input_norm": 1.0,
-        "noise_multiplier": SIGMA,
-        "dataset_size": POOL,
-        "batch_size": BATCH,
-        "sampling": "poisson",
-        "steps": STEPS,
-        "delta": 1e-5,
-    }
-    return Settings(**(given | own))  # type: ignore[arg-type]
+    given = planned(POOL, BATCH, SIGMA, steps=STEPS, loss="multi-margin", input_norm=1.0)
+    return Settings(**(given | own))
 
 
 HELD = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 0.5}

@@ -25,6 +25,7 @@ from lipcert.audit.records import AuditReport
 from lipcert.audit.run import audit
 from models.architectures import ARCHITECTURES
 from tests.models.shipped import digits, path_of
+from tests.plans import planned
 
 POOL, BATCH, STEPS, SIGMA, RADIUS = 400, 40, 10, 1.5, 1.0
 RATE = BATCH / POOL
@@ -253,17 +254,8 @@ def audit_of(loop: Loop, data: Data, folder: Path) -> AuditReport:
 
 def accounted(folder: Path, file: Path, data: Data, **given: Any) -> AuditReport:
     """Audit of a recorded run against the usual account, but for what is given."""
-    said: dict[str, Any] = {
-        "mechanism": "gradient-clipping",
-        "clip_norm": RADIUS,
-        "noise_multiplier": SIGMA,
-        "dataset_size": POOL,
-        "batch_size": BATCH,
-        "sampling": "poisson",
-        "steps": STEPS,
-        "delta": 1e-5,
-        **given,
-    }
+    clipped = {"mechanism": "gradient-clipping", "clip_norm": RADIUS}
+    said = planned(POOL, BATCH, SIGMA, steps=STEPS, **clipped) | given
     x, y = data
     job = Job(str(file), lipcert.Settings(**said), data="digits", trace=str(folder))
     return audit(job, data=(x.numpy(), y.numpy()))

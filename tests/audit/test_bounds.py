@@ -14,22 +14,16 @@ from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of
+from tests.plans import planned
 from tests.written import model_of
 
 SETTINGS = {
     "defaults": Settings(),
     "run": Settings(
-        input_norm=4.0,
+        **planned(1000, 64, 1.1, steps=100, input_norm=4.0, freeze=("*.bias",)),
         loss="cross-entropy",
         temperature=2.0,
         label_smoothing=0.1,
-        batch_size=64,
-        dataset_size=1000,
-        sampling="poisson",
-        steps=100,
-        delta=1e-5,
-        noise_multiplier=1.1,
-        freeze=("*.bias",),
     ),
     "constrained": Settings(
         loss="cross-entropy",

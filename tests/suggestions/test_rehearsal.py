@@ -30,18 +30,11 @@ from lipcert.suggestions.records import Change, Rehearsal, Rehearsed, Suggestion
 from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsed
 from lipcert.suggestions.session import Session, suggest
 from tests.commands import lipcert as command
+from tests.plans import planned
 from tests.suggestions.networks import export
 
 CLASSES = 10
-RUN = {
-    "input_box": (0.0, 1.0),
-    "dataset_size": 1400,
-    "batch_size": 128,
-    "epochs": 10.0,
-    "sampling": "poisson",
-    "delta": 1e-5,
-    "tier": "quick",
-}
+RUN = planned(1400, 128, None, input_box=(0.0, 1.0), epochs=10.0, tier="quick")
 CLIPPED = Settings(**RUN, mechanism="gradient-clipping", clip_norm=1.0, noise_multiplier=0.5)
 HELD = Settings(
     **RUN,
@@ -83,7 +76,7 @@ def digits() -> Examples:
     return Examples(pixels / 16.0, labels, "digits.npz")
 
 
-def planned(network: ImportedModel, settings: Settings, examples: Examples | None = None) -> Run:
+def run_of(network: ImportedModel, settings: Settings, examples: Examples | None = None) -> Run:
     found = bounded(network, settings)
     trials = Trials.of(found, examples or digits())
     return Run.of(Analyst(found, settings, None), (), trials)
@@ -96,20 +89,20 @@ def right(run: Run) -> float:
 
 
 def test_a_run_learns_where_the_noise_is_small(network: ImportedModel) -> None:
-    learned = right(planned(network, CLIPPED))
+    learned = right(run_of(network, CLIPPED))
     assert learned > 0.8
-    assert learned == right(planned(network, CLIPPED))
+    assert learned == right(run_of(network, CLIPPED))
 
 
 def test_a_run_drowns_where_the_noise_is_large(network: ImportedModel) -> None:
-    run = planned(network, replace(CLIPPED, noise_multiplier=1000.0))
+    run = run_of(network, replace(CLIPPED, noise_multiplier=1000.0))
     assert 0.02 < np.mean(run.trials.right(run.found.graph)) < 0.25  # untrained
     assert run.trials.majority < 0.15
     assert right(run) < 0.3
 
 
 def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> None:
-    trials = planned(network, CLIPPED).trials
+    trials = run_of(network, CLIPPED).trials
     seen = {row.tobytes() for row in trials.trained.x}
     assert not seen & {row.tobytes() for row in trials.kept_out.x}
     assert len(trials.trained) + len(trials.kept_out) == len(digits())
@@ -117,7 +110,7 @@ def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> N
 
 
 def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
-    *_, last = islice(planned(network, HELD).trained(0.3), 3)
+    *_, last = islice(run_of(network, HELD).trained(0.3), 3)
     for name, array in parameters_of(last).items():
         length = np.linalg.norm(array, 2 if array.ndim == 2 else None)
         assert length <= (1.0 if array.ndim == 2 else 0.5) * (1.0 + 1e-9), name
@@ -128,7 +121,7 @@ def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
 )
 def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Settings) -> None:
     divisor = {"sum": 128.0, "mean": 1.0}[settings.reduction]  # of a sum over a batch, its mean
-    run = planned(network, settings)
+    run = run_of(network, settings)
     for group in release_of(run.found, settings).groups:
         for name in group.parameters:
             assert run.stds[name] == pytest.approx(group.noise_std / divisor)
@@ -136,7 +129,7 @@ def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Sett
 
 def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
     """At the released gradients of the same batches, with the same noise."""
-    run = planned(network, CLIPPED)
+    run = run_of(network, CLIPPED)
     random = np.random.default_rng(0)
     own = {
         name: torch.tensor(array, requires_grad=True)
@@ -159,7 +152,7 @@ def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
 def test_noise_alone_moves_weights_twice_their_radius(network: ImportedModel, noise: float) -> None:
     """At the rate of a recipe, by torch's Adam and its singular values."""
     torch.manual_seed(0)
-    weight, run = torch.zeros(24, 64), planned(network, HELD)
+    weight, run = torch.zeros(24, 64), run_of(network, HELD)
     optimizer = torch.optim.Adam([weight], lr=run.rate)
     for _ in range(run.steps):
         weight.grad = noise * torch.randn(24, 64)
@@ -169,7 +162,7 @@ def test_noise_alone_moves_weights_twice_their_radius(network: ImportedModel, no
 
 def test_a_clip_learns_under_the_temperature_of_a_recipe(network: ImportedModel) -> None:
     clipped = replace(HELD, loss_clip=0.1, noise_multiplier=0.5)
-    plain, cold = (right(planned(network, replace(clipped, temperature=t))) for t in (1.0, 0.125))
+    plain, cold = (right(run_of(network, replace(clipped, temperature=t))) for t in (1.0, 0.125))
     assert cold > max(0.7, plain + 0.1)
 
 
@@ -192,7 +185,7 @@ def test_targets_are_measured_by_r_squared(network: ImportedModel) -> None:
     reached = []
     for sigma in (0.1, 1e4):
         settings = replace(clipped, noise_multiplier=sigma)
-        run = planned(network, settings, replace(digits(), y=targets))
+        run = run_of(network, settings, replace(digits(), y=targets))
         trials = run.trials
         reached.append(right(run))
     assert trials.measure == "R²"

@@ -17,19 +17,11 @@ from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.records import Outcome, Suggestions
 from lipcert.suggestions.session import suggest
+from tests.plans import planned
 from tests.suggestions.networks import BatchNormed, Perceptron, Transformer, exported
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-PLANNED = {
-    "input_box": (0.0, 1.0),
-    "batch_size": 64,
-    "dataset_size": 6000,
-    "sampling": "poisson",
-    "epochs": 4.0,
-    "delta": 1e-5,
-    "noise_multiplier": 1.5,
-    "tier": "quick",
-}
+PLANNED = planned(6000, 64, 1.5, input_box=(0.0, 1.0), epochs=4.0, tier="quick")
 NAMES = ("mlp", "batch normed", "transformer")
 LOSSES = {"mlp": "cross-entropy", "batch normed": "bce", "transformer": "bce"}
 PRECISION = 1e-9
@@ -42,7 +34,7 @@ def model(name: str) -> ImportedModel:
     return exported(kinds[name]) if name in kinds else load_model(MODELS / f"{name}.onnx")
 
 
-def planned(name: str) -> Settings:
+def settings_of(name: str) -> Settings:
     return Settings(**PLANNED, loss=LOSSES[name])
 
 
@@ -59,12 +51,12 @@ def examples(name: str) -> Examples:
 
 @cache
 def found(name: str) -> Suggestions:
-    return suggest(model(name), planned(name), examples(name), budget=6000.0)
+    return suggest(model(name), settings_of(name), examples(name), budget=6000.0)
 
 
 def again(name: str, settings: dict[str, object]) -> Outcome:
     """By the public functions that `analyze` is made of."""
-    chosen = replace(planned(name), **settings)
+    chosen = replace(settings_of(name), **settings)
     derived = bounded(model(name), chosen)
     observed = observed_at(derived, chosen, examples(name))
     analysis = reported(model(name), chosen, derived, observed)
@@ -93,7 +85,7 @@ def assert_same(ours: Outcome, theirs: Outcome) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_suggestion_is_what_a_second_analysis_says(name: str) -> None:
     result = found(name)
-    home = planned(name).mechanism
+    home = settings_of(name).mechanism
     for item in (*result.suggestions, *result.others):
         assert item.mechanism != home or item.change.topic == "mechanism"
         assert_same(item.outcome, again(name, dict(item.settings)))
@@ -104,7 +96,7 @@ def test_every_suggestion_is_what_a_second_analysis_says(name: str) -> None:
 def test_the_recipe_is_what_a_second_analysis_says(name: str) -> None:
     for recipe in found(name).recipes:
         assert_same(recipe.outcome, again(name, dict(recipe.changed)))
-        assert recipe.settings == replace(planned(name), **recipe.changed)
+        assert recipe.settings == replace(settings_of(name), **recipe.changed)
 
 
 @pytest.mark.sample(1)
@@ -125,7 +117,7 @@ def test_suggestions_are_ranked_and_the_recipe_is_no_worse_than_any_clipping(nam
 
 
 def test_the_baseline_is_what_analyze_says() -> None:
-    analysis = analyze(model("mlp"), planned("mlp"), examples=examples("mlp"))
+    analysis = analyze(model("mlp"), settings_of("mlp"), examples=examples("mlp"))
     assert found("mlp").baseline.grad_norm == analysis.network.grad_norm
     assert found("mlp").baseline.noise_to_signal == pytest.approx(
         analysis.usefulness.noise_to_signal, rel=PRECISION
@@ -155,7 +147,7 @@ def test_other_mechanisms_than_that_of_the_settings_are_tried_too() -> None:
 def test_a_shuffle_is_told_what_balls_in_bins_would_save(neighbours: str) -> None:
     """In the recipe where the relation stays, beside it where it would be another."""
     settings = replace(
-        planned("mlp"), sampling="shuffle", neighbours=neighbours, noise_multiplier=None,
+        settings_of("mlp"), sampling="shuffle", neighbours=neighbours, noise_multiplier=None,
         target_epsilon=3.0, dataset_size=1280,
     )  # fmt: skip
     result = suggest(model("mlp"), settings, examples("mlp"), budget=600.0)
@@ -172,7 +164,7 @@ def test_a_shuffle_is_told_what_balls_in_bins_would_save(neighbours: str) -> Non
 
 
 def test_without_time_little_is_tried_and_the_rest_is_named() -> None:
-    result = suggest(model("mlp"), planned("mlp"), examples("mlp"), budget=1e-6)
+    result = suggest(model("mlp"), settings_of("mlp"), examples("mlp"), budget=1e-6)
     assert result.untried
     assert result.recipe.mechanism == "gradient-clipping"
     (rival,) = result.suggestions
@@ -187,7 +179,7 @@ def test_a_batch_normalisation_is_the_first_thing_said(budget: float) -> None:
     result = (
         found(name)
         if budget > 1.0
-        else suggest(model(name), planned(name), examples(name), budget=budget)
+        else suggest(model(name), settings_of(name), examples(name), budget=budget)
     )
     assert result.stops[0].startswith("BatchNorm (norm1, norm2) mixes")
     assert "make_trainable" in result.stops[0]
@@ -208,7 +200,7 @@ def test_the_head_alone_is_no_recipe() -> None:
 def test_what_contradicts_the_settings_is_skipped_with_a_reason() -> None:
     """Here, batches that the accountant of the settings does not know."""
     settings = replace(
-        planned("mlp"), sampling="shuffle", neighbours="zero-out", accountant="rdp",
+        settings_of("mlp"), sampling="shuffle", neighbours="zero-out", accountant="rdp",
         noise_multiplier=None, target_epsilon=3.0,
     )  # fmt: skip
     (item,) = suggest(model("mlp"), settings, examples("mlp"), budget=600.0).skipped
@@ -217,7 +209,7 @@ def test_what_contradicts_the_settings_is_skipped_with_a_reason() -> None:
 
 
 def test_signal_may_be_drawn() -> None:
-    result = suggest(model("mlp"), planned("mlp"), budget=600.0)
+    result = suggest(model("mlp"), settings_of("mlp"), budget=600.0)
     assert result.source == "random admissible inputs"
     assert not result.is_private
     assert result.examples > 1

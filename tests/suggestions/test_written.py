@@ -33,17 +33,10 @@ from lipcert.suggestions.changes import (
 from lipcert.suggestions.records import TOPIC, Change, Suggestions
 from lipcert.suggestions.session import suggest
 from lipcert.training import layers
+from tests.plans import planned
 from tests.suggestions.networks import BatchNormed, Perceptron, ResNet, Transformer, exported, made
 
-RUN = {
-    "input_box": (0.0, 1.0),
-    "dataset_size": 6000,
-    "batch_size": 64,
-    "sampling": "poisson",
-    "epochs": 4.0,
-    "delta": 1e-5,
-    "target_epsilon": 3.0,
-}
+RUN = planned(6000, 64, None, input_box=(0.0, 1.0), epochs=4.0, target_epsilon=3.0)
 FOUND = replace(Settings(**RUN), target_epsilon=None, noise_multiplier=1.5, tier="quick")
 KINDS = {kind.__name__: kind for kind in (BatchNormed, Perceptron, ResNet, Transformer)}
 RADII = tuple(LayerRadii(f"fc{n}", 2.0 + n, 0.25 * n, 9.0 if n == 2 else 2.0) for n in (1, 2, 3))
@@ -145,7 +138,7 @@ def test_mechanisms_in_python_are_the_same_settings(name: str) -> None:
         stated = replace(Settings(**RUN), **change.settings)
         for item in fields(own):
             if item.name in change.settings:
-                assert same(own.settings(planned(stated)), stated, item.name), line
+                assert same(own.settings(run_of(stated)), stated, item.name), line
         kinds.add(own.kind)
     assert {"clipless", "gradient-clipping", "weight-clipping", "fixed-weight-norm"} <= kinds
 
@@ -158,7 +151,7 @@ def same(one: Settings, other: Settings, name: str) -> bool:
     return bool(first == second)
 
 
-def planned(settings: Settings) -> training.PlannedRun:
+def run_of(settings: Settings) -> training.PlannedRun:
     names = [item.name for item in fields(training.PlannedRun)]
     return training.PlannedRun(**{name: getattr(settings, name) for name in names})
 
@@ -176,7 +169,7 @@ def test_a_recipe_in_python_is_the_run_of_its_settings() -> None:
     ignored = {"allocation", "tier", "loss", "constraints", "freeze", "reduction"}
     for recipe in found().recipes:
         mechanism = eval(recipe.code, namespace(made(Perceptron)))
-        own = mechanism.settings(planned(recipe.settings))
+        own = mechanism.settings(run_of(recipe.settings))
         for item in fields(Settings):
             if item.name not in ignored:
                 assert same(own, recipe.settings, item.name), item.name

@@ -18,18 +18,10 @@ from lipcert.settings.settings import Settings
 from lipcert.training import make_private
 from lipcert.training.network import exported_network
 from lipcert.training.suggesting import ModuleSuggestions, suggest
+from tests.plans import planned
 
-SETTINGS = Settings(
-    input_box=(0.0, 1.0),
-    dataset_size=2000,
-    batch_size=100,
-    epochs=5,
-    noise_multiplier=1.0,
-    delta=1e-5,
-    sampling="poisson",
-    tier="quick",
-    loss="nll",  # of any scores: bounded at once
-)
+OF_ANY_SCORES = {"loss": "nll", "tier": "quick"}  # bounded at once
+SETTINGS = Settings(**planned(2000, 100, input_box=(0.0, 1.0), epochs=5, **OF_ANY_SCORES))
 
 
 class Tutorial(nn.Module):

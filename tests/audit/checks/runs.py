@@ -26,20 +26,13 @@ from lipcert.graph.ir import Graph
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
 from tests.ops import Activation, Dense
+from tests.plans import planned
 from tests.written import model_of
 
 EXAMPLES, BATCH, STEPS, SIGMA = 300, 20, 12, 1.5
 SIZES = (8, 12, 3)
-SETTINGS = Settings(
-    constraint=ConstraintSpec("spectral", 1.0),
-    input_norm=1.0,
-    noise_multiplier=SIGMA,
-    dataset_size=EXAMPLES,
-    batch_size=BATCH,
-    sampling="poisson",
-    steps=STEPS,
-    delta=1e-5,
-)
+HELD = {"constraint": ConstraintSpec("spectral", 1.0), "input_norm": 1.0}
+SETTINGS = Settings(**planned(EXAMPLES, BATCH, SIGMA, steps=STEPS, **HELD))
 
 
 class Network(nn.Module):

@@ -27,6 +27,7 @@ from lipcert.settings.settings import Settings
 from tests.audit.checks.runs import array_of, audited, bad
 from tests.networks import dag, trained
 from tests.ops import Dense
+from tests.plans import planned
 from tests.written import model_of
 
 EXAMPLES, BATCH, WIDTH, CLASSES, CLIP, SIGMA, DELTA = 24, 6, 12, 3, 0.3, 2.0, 1e-5
@@ -50,19 +51,10 @@ class Way:
 
     def settings(self) -> Settings:
         batch = self.examples if self.sampling == "full-batch" else self.batch
-        return Settings(
-            loss="cross-entropy",
-            mechanism="gradient-clipping",
-            clip_norm=CLIP,
-            noise_multiplier=SIGMA,
-            dataset_size=self.examples,
-            batch_size=batch,
-            sampling=self.sampling,
-            neighbours=self.neighbours,
-            reduction="sum",
-            steps=self.steps,
-            delta=DELTA,
-        )
+        clipped = {"mechanism": "gradient-clipping", "clip_norm": CLIP, "loss": "cross-entropy"}
+        own = {name: getattr(self, name) for name in ("sampling", "neighbours", "steps")}
+        given = planned(self.examples, batch, SIGMA, delta=DELTA, reduction="sum", **clipped)
+        return Settings(**(given | own))
 
     def draws(self, random: np.random.Generator) -> list[np.ndarray]:
         """The members of every batch."""
