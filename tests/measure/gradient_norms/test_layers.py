@@ -193,7 +193,7 @@ def test_norm_layers(positions: tuple[int, ...], offset: float) -> None:
 
 def test_squares_of_long_rows() -> None:
     rng = np.random.default_rng(6)
-    for length in (0, 1, 255, 256, 257, 1000, 4096):
+    for length in (0, 1, 1023, 1024, 1025, 4096):
         for dtype, relative in ((torch.float32, 1e-4), (torch.float64, 1e-12)):
             rows = torch.from_numpy(random(rng, 4, length) * 1e3).to(dtype)
             true = np.linalg.norm(rows.double().numpy(), axis=1)
