@@ -18,6 +18,8 @@ from lipcert.core.lower.lower import lower
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.agreement import Domain, check_agreement
 from lipcert.importer.model import Reading, stored_model
+from tests.core.lower.cases import onnx_file
+from tests.draws import Draws
 
 Array = np.ndarray
 ort.set_default_logger_severity(4)
@@ -25,10 +27,9 @@ OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 18, 19, 20, 21, 22, 23)
 
 
 @dataclass
-class Odd:
+class Odd(Draws):
     """A graph in the making. values: names of tensors with their shapes for one example."""
 
-    rng: np.random.Generator
     opset: int
     dims: tuple[int, ...]
     batch: int | str
@@ -45,9 +46,6 @@ class Odd:
 
     def maybe(self, chance=0.5):
         return bool(self.rng.random() < chance)
-
-    def whole(self, low, high):
-        return int(self.rng.integers(low, high + 1))
 
     @property
     def shape(self):
@@ -141,12 +139,12 @@ class Odd:
 
     def proto(self, outputs):
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.real))
-        inputs = [helper.make_tensor_value_info("x", kind, [self.batch, *self.dims])]
-        outs = [helper.ValueInfoProto(name=name) for name in outputs]
-        tensors = [numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
-        graph = helper.make_graph(self.nodes, "odd", inputs, outs, tensors)
-        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=8)
+        inputs = {"x": (kind, [self.batch, *self.dims])}
+        proto = onnx_file(self.nodes, inputs, outputs, self.tensors, self.opset)
+        for item in proto.graph.output:
+            item.ClearField("type")
+        proto.opset_import.add(domain="com.microsoft", version=1)
+        return proto
 
     def grow(self, write):
         """One more operator, if onnxruntime runs it; otherwise the graph stays as it was."""

@@ -101,7 +101,8 @@ def steps(found):
     return [(step.op, step.shape) for step in found.steps]
 
 
-@pytest.mark.parametrize(("name", "nodes"), CASES[::5])
+@pytest.mark.sample(75)
+@pytest.mark.parametrize(("name", "nodes"), CASES)
 def test_the_steps_are_those_of_the_operator(name, nodes):
     plain = SPELT[name][3]
     proto = written(nodes)
@@ -112,12 +113,6 @@ def test_the_steps_are_those_of_the_operator(name, nodes):
     if "PRelu" not in plain:
         assert repr(steps(found)) == repr(steps(expected))
     assert {"part", "step", "constant"} >= set(found.covered[:-1])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("name", "nodes"), CASES)
-def test_every_spelling(name, nodes):
-    test_the_steps_are_those_of_the_operator(name, nodes)
 
 
 def two(low, high, inside="x", below="minus", above="one"):
@@ -290,7 +285,6 @@ def test_a_slope_that_is_a_threshold_too_is_no_slope():
     assert not any(isinstance(step.op, PRelu) for step in found.steps)
 
 
-RANDOM = 20
 MEANING = {
     # name: (function, truth values and numbers that it reads)
     "Greater": (np.greater, 0, 2), "LessOrEqual": (np.less_equal, 0, 2), "Mul": (np.multiply, 0, 2),
@@ -326,12 +320,13 @@ def random_function(rng):
     return nodes_of(f"{'  '.join(nodes)}  y = Add({reals[-1]}, x)")
 
 
-def test_random_functions_are_read_as_onnxruntime_reads_them_or_refused():
+@pytest.mark.parametrize("count", [20, pytest.param(4000, marks=pytest.mark.nightly)])
+def test_random_functions_are_read_as_onnxruntime_reads_them_or_refused(count):
     """Every function that is accepted is the one of the file, at and around the kinks too."""
     rng = np.random.default_rng(5)
     accepted = 0
     kinks = [0.01, np.float32(0.01), 2.0, -0.5, -0.01, 0.25, 1.5, 0.505, 0.49]
-    for _ in range(RANDOM):
+    for _ in range(count):
         nodes = random_function(rng)
         proto = written(nodes)
         try:
@@ -347,9 +342,3 @@ def test_random_functions_are_read_as_onnxruntime_reads_them_or_refused():
                 np.testing.assert_allclose(ours, expected, rtol=1e-7, atol=1e-7)
         accepted += any(item.op_type in {"Greater", "LessOrEqual", "Sign"} for item in nodes)
     assert accepted > 0
-
-
-@pytest.mark.nightly
-def test_many_random_functions(monkeypatch):
-    monkeypatch.setattr("tests.core.lower.test_pieces.RANDOM", 4000)
-    test_random_functions_are_read_as_onnxruntime_reads_them_or_refused()
