@@ -64,10 +64,8 @@ class WeightSet:
     @property
     def movable(self) -> tuple[str, ...]:
         """The parameters that may move."""
-        return tuple(name for name in self.graph.parameters if self._may_move(name))
-
-    def _may_move(self, name: str) -> bool:
-        return name in self.constraints or name in self.free
+        held = self.constraints.keys() | self.free
+        return tuple(name for name in self.graph.parameters if name in held)
 
     def aligned(self) -> Weights:
         """Return the weights that the search for witnesses proposes, if it finds better ones."""
@@ -116,7 +114,7 @@ class WeightSet:
 
         They are rounded so that replaying them in any precision rounds nothing more.
         """
-        found = {name: _single(array) for name, array in weights.items() if self._may_move(name)}
+        found = {name: _single(weights[name]) for name in self.movable if name in weights}
         inward = _INWARD
         for _ in range(_TRIES):
             factors = self._factors({**weights, **found}, certified=True)

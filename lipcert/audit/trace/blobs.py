@@ -50,6 +50,8 @@ MAX_TENSORS: Final = 100_000
 _MAX_HEADER: Final = 1 << 25
 _ALIGNMENT: Final = 8
 _BFLOAT16: Final = "BF16"
+_MOST_AXES: Final = 64
+"""Most lengths of a tensor: many of them are slow to multiply."""
 _TYPES: Final[Mapping[str, str]] = {
     "BOOL": "|b1",
     "U8": "|u1",
@@ -150,7 +152,7 @@ def tensors_in(data: bytes) -> dict[str, Array]:
     if len(entries) > MAX_TENSORS:
         raise FormError(f"the header holds more than {MAX_TENSORS} tensors")
     for name, entry in entries.items():
-        if entry.dtype not in _TYPES or len(entry.shape) > 64:  # many lengths are slow to multiply
+        if entry.dtype not in _TYPES or len(entry.shape) > _MOST_AXES:
             what = f"{len(entry.shape)} axes of type {entry.dtype[:20]!r}"
             raise FormError(f"tensor {name[:80]!r}: {what} are not what a recorder writes")
     if _header(entries) != data[:begin]:
