@@ -172,8 +172,6 @@ def _premises(program: Program, proto: ModelProto, rng: np.random.Generator) -> 
         loss_clip=None,
         mechanism=Clipless(),
         relation="add-remove",
-        divisor=None,
-        run=None,
     )
 
 

@@ -44,8 +44,6 @@ PREMISES = Premises(
     loss_clip=None,
     mechanism=Unchanged(),
     relation="zero-out",
-    divisor=None,
-    run=None,
 )
 
 

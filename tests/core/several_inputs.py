@@ -151,7 +151,7 @@ def random_premises(program: Program, proto: ModelProto, rng: np.random.Generato
         known = part("", loss, 1.0).parameters
     return Premises(
         input_norm=joint, input_box=None, loss=loss, loss_parameters=known, loss_clip=None,
-        mechanism=Clipless(), relation="add-remove", divisor=None, run=None,
+        mechanism=Clipless(), relation="add-remove",
         input_parts=tuple(parts), loss_parts=joined,
     )  # fmt: skip
 

@@ -32,14 +32,8 @@ def lowered(proto: ModelProto, folder: Path) -> tuple[Model, Program]:
 @pytest.fixture
 def residual(tmp_path) -> tuple[Model, Program]:
     """h = x·u; y = (relu(h)·v + b) + h."""
-    return lowered(
-        model(
-            "h = MatMul(x, u)  r = Relu(h)  m = MatMul(r, v)  s = Add(m, b)  y = Add(s, h)",
-            ["N", 4],
-            NUMBERS,
-        ),
-        tmp_path,
-    )
+    nodes = "h = MatMul(x, u)  r = Relu(h)  m = MatMul(r, v)  s = Add(m, b)  y = Add(s, h)"
+    return lowered(model(nodes, ["N", 4], NUMBERS), tmp_path)
 
 
 def reads(program: Program) -> dict[str, tuple[str, ...]]:
@@ -68,12 +62,8 @@ def test_each_layer_has_the_clips_that_it_states(residual) -> None:
 
 
 def test_names_of_the_file_are_not_taken(tmp_path) -> None:
-    proto = model(
-        '"x#clip" = MatMul(x, u)  z = MatMul(x, v)  y = Add("x#clip", z)',
-        ["N", 4],
-        NUMBERS,
-    )
-    _, program = lowered(proto, tmp_path)
+    nodes = '"x#clip" = MatMul(x, u)  z = MatMul(x, v)  y = Add("x#clip", z)'
+    _, program = lowered(model(nodes, ["N", 4], NUMBERS), tmp_path)
     found = with_clips(program, clips(("x", "x#clip"), ("x", "z")))
     names = [step.output for step in found.steps]
     assert len(set(names)) == len(names)
@@ -83,16 +73,9 @@ def test_names_of_the_file_are_not_taken(tmp_path) -> None:
 
 @pytest.mark.parametrize(("conv_clip", "by_channel"), [("l1.5", True), ("l2", False)])
 def test_gradients_at_convolutions_are_clipped_by_channel(tmp_path, conv_clip, by_channel) -> None:
-    proto = model(
-        'p = Pad<mode="wrap">(x, pads)  c = Conv(p, k)  f = Flatten(c)  y = MatMul(f, u)',
-        ["N", 1, 4],
-        {
-            "k": np.ones((1, 1, 3), dtype=np.float32),
-            "u": np.eye(4, dtype=np.float32),
-            "pads": [0, 0, 1, 0, 0, 1],
-        },
-    )
-    _, program = lowered(proto, tmp_path)
+    nodes = 'p = Pad<mode="wrap">(x, pads)  c = Conv(p, k)  f = Flatten(c)  y = MatMul(f, u)'
+    numbers = {"k": np.ones((1, 1, 3)), "u": np.eye(4), "pads": [0, 0, 1, 0, 0, 1]}
+    _, program = lowered(model(nodes, ["N", 1, 4], numbers), tmp_path)
     found = with_clips(program, clips(("x", "c"), ("f", "y"), conv_clip=conv_clip))
     behind = {step.inputs[0]: step.op for step in found.steps}
     assert behind["c"] == CotangentClip(0.25, by_channel=by_channel)

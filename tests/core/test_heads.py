@@ -30,7 +30,7 @@ RADIUS = 1.5
 def premises(parts: list[LossPart], clip: float | None = None) -> Premises:
     return Premises(
         input_norm=RADIUS, input_box=None, loss=JOINT, loss_parameters=(), loss_clip=clip,
-        mechanism=Unchanged(), relation="add-remove", divisor=None, run=None,
+        mechanism=Unchanged(), relation="add-remove",
         loss_parts=tuple(parts),
     )  # fmt: skip
 

@@ -101,12 +101,9 @@ def normalised(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
         "slope": np.full(16, 0.5, np.float32),
         "weight": (rng.standard_normal((16, 3)) / 8).astype(np.float32),
     }
-    proto = onnx_model(
-        """n = LayerNormalization<epsilon=0.25>(x, scale, shift)  p = PRelu(n, slope)
-            y = MatMul(p, weight)""",
-        ["N", 16],
-        {**held, **changed},
-    )
+    nodes = """n = LayerNormalization<epsilon=0.25>(x, scale, shift)  p = PRelu(n, slope)
+        y = MatMul(p, weight)"""
+    proto = onnx_model(nodes, ["N", 16], {**held, **changed})
     path = folder / f"{name}.onnx"
     path.write_bytes(proto.SerializeToString())
     return path

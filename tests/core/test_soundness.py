@@ -88,12 +88,8 @@ def _halved(found: object) -> object:
 
 def test_a_trained_number_in_a_function_is_refused_within_constraints() -> None:
     """The limit of a clip is read from the file, but the constraints admit others."""
-    proto = model(
-        "c = Clip(x, low, high)  y = Gemm(c, w)",
-        ["N", 2],
-        {"low": np.float32(-0.1), "high": np.float32(0.1), "w": np.eye(2, dtype=np.float32)},
-    )
-    found = program(proto)
+    numbers = {"low": -0.1, "high": 0.1, "w": np.eye(2)}
+    found = program(model("c = Clip(x, low, high)  y = Gemm(c, w)", ["N", 2], numbers))
     assert found.untracked == {"low", "high"}
     trained = ("high", "w")
     balls = tuple(Constraint(name, "frobenius", 2.0) for name in trained)
@@ -112,13 +108,9 @@ def test_a_trained_number_in_a_function_is_refused_within_constraints() -> None:
 
 def test_a_value_that_steps_pass_by_does_not_keep_the_name_of_the_tensor() -> None:
     """Both moves of x are one step, so that half of the gradient at v never reaches a step v."""
-    proto = model(
-        """v = Reshape(x, s)  t = Transpose<perm=[0, 2, 1]>(v)  u = Reshape(t, f)  r = Relu(v)
-            q = Reshape(r, f)  y = Add(u, q)""",
-        ["N", 4],
-        {"s": [0, 2, 2], "f": [0, 4]},
-    )
-    found = program(proto)
+    nodes = """v = Reshape(x, s)  t = Transpose<perm=[0, 2, 1]>(v)  u = Reshape(t, f)  r = Relu(v)
+        q = Reshape(r, f)  y = Add(u, q)"""
+    found = program(model(nodes, ["N", 4], {"s": [0, 2, 2], "f": [0, 4]}))
     assert "v" not in found.shapes
     evidence = Evidence(ScopeClaim("point", (), ()))
     derived = derive(found, _PREMISES, evidence)

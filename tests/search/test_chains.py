@@ -27,7 +27,7 @@ from lipcert.search.prover import Derived, derive
 PREMISES = Premises(
     input_norm=2.0, input_box=(0.0, 1.0), loss="cross-entropy",
     loss_parameters=(("label_smoothing", 0.0), ("temperature", 1.0)), loss_clip=None,
-    mechanism=Clipless(), relation="add-remove", divisor=None, run=None,
+    mechanism=Clipless(), relation="add-remove",
 )  # fmt: skip
 
 

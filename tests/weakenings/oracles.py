@@ -165,7 +165,7 @@ def long_product() -> None:
 PREMISES = Premises(
     input_norm=1.0, input_box=None, loss="cross-entropy",
     loss_parameters=(("label_smoothing", 0.0), ("temperature", 1.0)), loss_clip=None,
-    mechanism=Clipless(), relation="add-remove", divisor=None, run=None,
+    mechanism=Clipless(), relation="add-remove",
 )  # fmt: skip
 
 
