@@ -21,6 +21,7 @@ from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
 from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
+from tests.core.mutants.assumptions import rewritten
 from tests.plans import planned
 
 RUN = planned(1000, 50, 1.5, steps=60) | {"sampling": "shuffle", "neighbours": "zero-out"}
@@ -119,7 +120,6 @@ def test_circular_padding_is_certified_and_other_borders_are_refused(tmp_path) -
     found = issued(saved(tmp_path, padding="wrap"), **CLIPS)
     assert bounds(found)["first.weight"] == pytest.approx(0.125, rel=1e-6)
     clip = Premises.read(found.certificate.assumptions).layer_clip
-    assert clip is not None
     assert ends(clip) == [("x", "c"), ("r", "d"), ("f", "n"), ("n", "y")]
     for padding in ("reflect", "edge"):
         with pytest.raises(UnsupportedModelError, match="LC420"):
@@ -197,8 +197,6 @@ def test_a_certificate_whose_layers_no_settings_can_state_is_not_audited(tmp_pat
     found = issued(path, **{**LAYERED, "cotangent_clips": ()}).certificate
     premises = Premises.read(found.assumptions)
     clip = premises.layer_clip
-    from tests.core.mutants.assumptions import rewritten
-
     fewer = replace(premises, mechanism=replace(clip, layers=clip.layers[1:]))
     model = load_model(path, trusted=True)
     with pytest.raises(NoVerdictError, match="cannot be stated as settings"):
@@ -208,7 +206,6 @@ def test_a_certificate_whose_layers_no_settings_can_state_is_not_audited(tmp_pat
 def test_frozen_layers_do_not_clip(tmp_path) -> None:
     found = issued(saved(tmp_path), **CLIPS, freeze=("second.*", "norm.*"))
     clip = Premises.read(found.certificate.assumptions).layer_clip
-    assert clip is not None
     assert ends(clip) == [("x", "c"), ("n", "y")]
     assert found.report.verdict is Verdict.CONDITIONAL
 
@@ -232,7 +229,6 @@ def test_a_product_and_its_bias_are_one_layer_whatever_their_names(tmp_path) -> 
     path = tmp_path / "apart.onnx"
     path.write_bytes(proto.SerializeToString())
     clip = Premises.read(issued(path, **CLIPS).certificate.assumptions).layer_clip
-    assert clip is not None
     assert ends(clip)[-1] == ("n", "y")
 
 
@@ -259,8 +255,6 @@ def test_epsilon_is_that_of_the_stated_multiplier(tmp_path) -> None:
     certificate = issued(path, **SCALED, **RUN).certificate
     premises = Premises.read(certificate.assumptions)
     assert premises.stepwise == 1.5
-    from tests.core.mutants.assumptions import rewritten
-
     for stepwise, accepted in ((1.5, True), (2.0, True), (1.49, False), (0.0, False)):
         changed = rewritten(certificate, replace(premises, stepwise=stepwise))
         assert (again(changed, path).verdict is Verdict.CONDITIONAL) is accepted

@@ -125,7 +125,6 @@ def test_every_depth_costs_the_same(
     shown: float,
 ) -> None:
     found = grad_norms(files[scale], **settings)[""]
-    assert found is not None
     assert found == pytest.approx(expected(read, clipped, head), rel=1e-4)
     assert f"{found:.3g}" == f"{shown:.3g}"
 

@@ -190,10 +190,6 @@ def sphere(count: int, radius: float, dtype: type = np.float64) -> np.ndarray:
     return (radius * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(dtype)
 
 
-def logits_of(graph: Graph, x: np.ndarray) -> np.ndarray:
-    return evaluate(graph, x)[graph.output_name]
-
-
 ATTAINED: list[tuple[dict[str, Any], bool]] = [
     ({"loss": "kr"}, False),
     ({"loss": "mae"}, True),
@@ -216,7 +212,7 @@ def test_bounds_that_are_attained_pass_and_any_smaller_ones_do_not(
     x = sphere(24, 2.0, dtype)
     y: np.ndarray = np.arange(24) % 6
     if by_target:
-        away = -logits_of(graph, x.astype(np.float64))
+        away = -evaluate(graph, x.astype(np.float64))[graph.output_name]
         away *= settings.get("label_norm", 1.0) / np.linalg.norm(away, axis=1, keepdims=True)
         y = away.astype(dtype)
     small = dataclasses.replace(

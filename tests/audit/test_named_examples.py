@@ -115,14 +115,10 @@ def test_replayed_examples_are_those_of_the_indices(tmp_path: Path) -> None:
     assert recorded_of(trace, graph).batch_sizes == {}
 
 
-def shuffled(count: int) -> np.ndarray:
-    return np.random.default_rng(1).permutation(count)
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        dataset(order=shuffled(300)),
+        dataset(order=np.random.default_rng(1).permutation(300)),
         dataset(order=np.arange(100)),
         replace(dataset(), y=(dataset().y + 1) % 3),
         replace(dataset(), x=np.nextafter(dataset().x, np.float32(0.0))),

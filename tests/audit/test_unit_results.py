@@ -118,11 +118,6 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
     return doing
 
 
-def of_another(program: dict) -> bytes:
-    """A line of something else, after the digest of the job."""
-    return sealed(program, "digest")[0]
-
-
 def nested(depth: int) -> bytes:
     """A line whose digest fits."""
     body = b'{"a":' + b"[" * depth + b"]" * depth + b',"prev":"digest"}'
@@ -175,7 +170,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "not readable as JSON",
     ),
     "another program's": (
-        replaced(lambda path: path.write_bytes(of_another({"a": 0}))),
+        replaced(lambda path: path.write_bytes(sealed({"a": 0}, "digest")[0])),
         "another audit",
     ),
     "not text": (replaced(lambda path: path.write_bytes(b"\xff\x00")), "its digest"),

@@ -182,7 +182,6 @@ def test_a_custom_split_has_the_same_joint_multiplier(groups, sigma, data) -> No
 def test_the_multipliers_of_groups_make_one() -> None:
     groups = [Group("a", 3, 1.0, 2.0), Group("b", 5, 7.0, 3.0)]
     joint = joint_multiplier([*groups, Group("silent", 5, 0.0, 1e-9)])
-    assert joint is not None
     assert joint == pytest.approx((1 / 4 + 1 / 9) ** -0.5, rel=1e-12)
     assert stds(allocated(groups, joint, Allocation.CUSTOM)) == pytest.approx([2.0, 21.0])
     with pytest.raises(UsageError, match=r"noise-multipliers.*'a'"):

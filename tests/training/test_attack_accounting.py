@@ -29,7 +29,6 @@ from lipcert.training import (
     TrainingMechanism,
     WeightClipping,
 )
-from lipcert.training.loader import PrivateLoader
 from tests.refusals import refused
 from tests.training.runs import BATCH, EXAMPLES, STEPS, clipless, data, lines, private_run, still
 from tests.training.test_loader import made
@@ -312,11 +311,7 @@ def test_an_example_that_is_there_twice_is_refused(chosen: Callable[[Any], Any],
     """However it came to be there: it would move the release twice as far."""
     base = TensorDataset(torch.zeros(12, 2), torch.zeros(12))
     with refused(says, UsageError):
-        assert len(loader_of(chosen(base)).dataset) > 1
-
-
-def loader_of(dataset: Any) -> PrivateLoader:
-    return made(DataLoader(dataset, batch_size=1), 1)
+        assert len(made(DataLoader(chosen(base), batch_size=1), 1).dataset) > 1
 
 
 def test_a_batch_that_was_left_after_its_backward_pass_is_gone_on_with() -> None:

@@ -99,7 +99,6 @@ def test_the_criterion_differentiates_the_sum_of_the_losses(mechanism: str) -> N
         assert float(value) == pytest.approx(float(total) / 12, rel=1e-5)
         for name, parameter in plain.named_parameters():
             if not name.startswith("aux"):
-                assert parameter.grad is not None
                 assert torch.allclose(found[name], parameter.grad, rtol=1e-3, atol=1e-5), name
         run.optimizer.zero_grad()
         reduced.reduction = "none"
