@@ -61,7 +61,7 @@ def random_bounds(
     elif constrained:
         return None
     try:
-        return bounded(model, Settings(**drawn))
+        return bounded(model, Settings(**drawn | more))
     except (NoVerdictError, UnsupportedModelError):
         return None
 

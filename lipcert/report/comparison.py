@@ -33,6 +33,8 @@ _NOT_ASSUMED: Final = ("allocation", "noise_multiplier", "tier")
 _SAMPLING: Final = ("sampling", "dataset_size", "batch_size", "steps", "participations")
 _NOISE: Final = "noise_std"
 _MULTIPLIER: Final = "noise_multiplier"
+_AS_FOUND: Final = 1 + Fraction(1, 10**9)
+"""Within this factor a multiplier that is sought for an ε is the same."""
 _MODELS: Final = {
     "same": "both describe the same file",
     "saved-again": "the files differ, but compute the same function",
@@ -254,7 +256,7 @@ def _changes(old: Statement, new: Statement, tolerance: Fraction) -> Iterator[Ch
             kind = "grew" if after > before else "shrank"
             less, more = Fraction(before), Fraction(after)
             if place[2] == _MULTIPLIER:
-                less, more = more, less
+                less, more = more * _AS_FOUND, less
             is_worse = more > less * (1 + tolerance)
         is_worse = is_worse and place[2] != _NOISE
         yield Change(*place, kind, _float(before), _float(after), is_worse)

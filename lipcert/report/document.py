@@ -28,6 +28,7 @@ _NAMES: Final = 3
 _ORDER: Final = tuple(Level)
 _MOST_NUMBERS: Final = 300
 _MOST_MEMBERS: Final = 12
+_MOST_DIGITS: Final = 12
 _SILENT: Final = frozenset({"–", "0", ""})
 
 
@@ -329,18 +330,20 @@ def sections_of(*sections: tuple[str, *tuple[Part, ...]]) -> tuple[Section, ...]
 def described(members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the members of an object of JSON for readers, several rows for a list or an object."""
     for name, value in members.items():
-        topic, many = name.replace("_", " "), value
+        topic, many = name.replace("_", " "), value if isinstance(value, list | tuple) else [value]
         if isinstance(value, Mapping):
-            many = [f"{key}: {one_line(own)}" for key, own in value.items()]
-        rows = (
-            [one_line(item) for item in many]
-            if isinstance(many, list | tuple)
-            else [one_line(value)]
-        )
+            many = [f"{key}: {_short(own)}" for key, own in value.items()]
+        rows = [_short(item) for item in many]
         more = [f"and {len(rows) - _MOST_MEMBERS} more: --format json has all"]
         for text in rows[:_MOST_MEMBERS] + more * (len(rows) > _MOST_MEMBERS) or ["none"]:
             yield topic, text
             topic = ""
+
+
+def _short(value: Any) -> str:
+    """Return the same as `one_line`, but numbers of many digits as `at_most`."""
+    is_long = isinstance(value, float) and len(str(value)) > _MOST_DIGITS
+    return at_most(value) if is_long else one_line(value)
 
 
 def one_line(value: Any) -> str:

@@ -88,14 +88,12 @@ def find_witness(
         return NO_WITNESS
     rounds = min(max(int(_USUAL_WORK / once), _LEAST_ROUNDS), _MOST_ROUNDS)
     starts = min(max(int(_USUAL_WORK / once / rounds), 1) * _LEAST_STARTS, _MOST_STARTS)
-    nowhere = np.zeros((starts, *program.shapes[program.output]))
-    of_labels = worst_gradients(loss, nowhere)
+    of_labels = worst_gradients(loss, np.zeros((starts, *program.shapes[program.output])))
     if of_labels is None:
         return NO_WITNESS
     domain, plain = Domain.of(program, facts), plain_operands(program, trained)
-    search = _Search(program, loss, clip, domain, plain, starts, rounds, len(of_labels))
     with np.errstate(all="ignore"):
-        return search.best()
+        return _Search(program, loss, clip, domain, plain, starts, rounds, len(of_labels)).best()
 
 
 def aligned_program(
@@ -351,8 +349,7 @@ class _Search:
             return found
         axes = tuple(range(2, found.ndim))
         length = np.sqrt(np.sum(found * found, axis=axes, keepdims=True))
-        clipped: Array = found * (self.clip / np.maximum(length, self.clip))
-        return clipped
+        return np.asarray(found * (self.clip / np.maximum(length, self.clip)))
 
     def _uphill(self, point: _Point, labels: _Labels) -> Array:
         """Return ascent directions: gradients of the squared norm, as if Jacobians were constant.

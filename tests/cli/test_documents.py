@@ -267,6 +267,12 @@ def statement(numbers: dict, assumptions: dict) -> Statement:
     return Statement("a", "analysis", "0", None, numbers, assumptions)
 
 
+@pytest.mark.parametrize(("less", "worse"), [(8.0 - 1e-14, False), (8.0 - 1e-7, True)])
+def test_last_digits_of_a_multiplier(less: float, worse: bool) -> None:
+    found = (statement({("network", "", "noise_multiplier"): n}, {}) for n in (8.0, less))
+    assert compared(*found).regression is worse
+
+
 @given(NUMBERS, NUMBERS, st.floats(0, 1e6))
 def test_changes_turn_around(old: dict, new: dict, tolerance: float) -> None:
     there = compared(statement(old, {}), statement(new, {}), tolerance)

@@ -59,9 +59,7 @@ class Case:
         return tuple(StepNorm(value=k, bound=v, method="dense") for k, v in norms.items())
 
     def facts(self):
-        scope = ScopeClaim("point", (), ())
-        found = derive(self.program, self.premises, Evidence(scope))
-        return found.facts
+        return derive(self.program, self.premises, Evidence(ScopeClaim("point", (), ()))).facts
 
     def found(self, at=None) -> Witness:
         trained = self.trained if at is None else dict.fromkeys(self.trained)
@@ -171,8 +169,7 @@ def test_constraints_are_attained_by_aligned_weights(kind, biased):
 
 
 def test_it_is_deterministic():
-    layers = RNG.standard_normal((20, 6)), "Relu", RNG.standard_normal((20, 20)), "Relu"
-    case = chain(6, *layers, RNG.standard_normal((9, 20)), box=(0.0, 1.0))
+    _, case = deep(0, (6, 20, 20, 9))
     assert case.found() == case.found()
 
 
@@ -216,8 +213,7 @@ def test_nothing_is_said_where_nothing_is_known(monkeypatch):
 
 
 def test_what_overflows_is_no_witness():
-    large = 1e30 * np.eye(4)
-    layers = [large] * 11
+    layers = [1e30 * np.eye(4)] * 11
     found = chain(4, *layers, loss=make_loss("mse", label_norm=1.0), norm=1.0).found()
     assert found.grad_norm in {None, 0.0}
     assert found.lipschitz is None
@@ -231,27 +227,25 @@ def test_the_gradient_of_a_zero_network_is_zero():
 @pytest.mark.parametrize("seed", [1, 4, 5])
 def test_an_ascent_reaches_what_a_grid_of_examples_does(seed):
     """All labels at 3,125 examples; where steps went on downhill, 0.79 to 0.85 were reached."""
-    layers = random_layers(seed, (5, 20, 20, 20, 20, 20, 5))
-    case = chain(5, *layers[:-1], box=(0.0, 1.0))
+    layers, case = deep(seed, (5, 20, 20, 20, 20, 20, 5))
     grid = np.array(list(itertools.product(np.linspace(0.0, 1.0, 5), repeat=5)))
     assert case.found().grad_norm >= 0.95 * largest_gradient(layers[::2], grid)
 
 
 def test_an_evolution_goes_on_where_an_ascent_stops(monkeypatch):
-    layers = random_layers(4, (16, 16, 16, 16, 16, 16, 5))
-    case = chain(16, *layers[:-1], box=(0.0, 1.0))
+    _, case = deep(4, (16, 16, 16, 16, 16, 16, 5))
     found = case.found()
     monkeypatch.setattr(lower_bounds._Search, "_evolved", lambda _, best, *start: best)
     assert found.grad_norm > 1.05 * case.found().grad_norm
 
 
-def random_layers(seed, widths):
+def deep(seed, widths):
     random = np.random.default_rng(seed)
     layers = []
     for before, after in itertools.pairwise(widths):
         weight = 1.5 * random.standard_normal((after, before)) / before**0.5
         layers += [(weight, 0.5 * random.standard_normal(after)), "Relu"]
-    return layers
+    return layers, chain(widths[0], *layers[:-1], box=(0.0, 1.0))
 
 
 def largest_gradient(layers, x):
