@@ -11,6 +11,7 @@ added, or cut away, explicitly.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
+from inspect import signature
 from operator import mul, truediv
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Final
@@ -69,8 +70,7 @@ def with_clipped_cotangent(x: Tensor, radius: float, *, by_channel: bool = False
     radius/|g|)."""
     if math.isinf(radius):
         return x.view_as(x)
-    found: Tensor = _ClippedCotangent.apply(x, radius, by_channel)  # type: ignore[no-untyped-call]
-    return found
+    return _ClippedCotangent.apply(x, radius, by_channel)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def clipped(x: Tensor, radius: float, *, by_channel: bool = False) -> Tensor:
@@ -99,14 +99,17 @@ class _ClippedCotangent(AutogradFunction):
     def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, float, bool], output: Tensor) -> None:
         """Store the radius and the norm."""
         del output
-        _, ctx.radius, ctx.by_channel = inputs  # type: ignore[attr-defined]
+        ctx.clip = inputs[1:]  # type: ignore[attr-defined]
 
     @staticmethod
     def backward(ctx: FunctionCtx, *cotangents: Tensor) -> tuple[Tensor, None, None]:
         """Return the cotangent, clipped to the radius."""
-        (cotangent,) = cotangents
-        radius, by_channel = ctx.radius, ctx.by_channel  # type: ignore[attr-defined]
-        return clipped(cotangent, radius, by_channel=by_channel), None, None
+        radius, by_channel = ctx.clip  # type: ignore[attr-defined]
+        return clipped(cotangents[0], radius, by_channel=by_channel), None, None
+
+
+# else torch derives the signature anew in every call
+_ClippedCotangent.forward.__signature__ = signature(_ClippedCotangent.forward)  # type: ignore[attr-defined]
 
 
 Elementwise: Final = Scale | Shift | PRelu | Multiply | Divide | Add
