@@ -269,6 +269,7 @@ def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
         name
         for name, tensor in model.initializers.items()
         if tensor.is_float
+        and tensor.size
         and (name not in scales or name in provenance.targets)
         and not provenance.is_statistic(name)
         and (provenance.sources(name) or not provenance.is_literal(name, tensor.size))

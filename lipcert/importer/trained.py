@@ -92,7 +92,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
             continue
         if tensor is not None and name in notes.frozen and name in uses.with_rule:
             parameters[name] = Parameter(name, tensor.dims, trainable=False)
-        if tensor is None or notes.is_statistic(name):
+        if tensor is None or not tensor.size or notes.is_statistic(name):
             continue
         is_literal = name not in model.initializers or (
             name not in found.names | marks.unseen and notes.is_literal(name, tensor.size)

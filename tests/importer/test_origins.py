@@ -72,6 +72,7 @@ WITH_NUMBER = {
         0.3,
     ),
     "factor of 1": (lambda s, x: s.fc(x) * s.t + x.sum(1, keepdim=True) - s.t, 1.0),
+    "no entries": (lambda s, x: s.fc(x) + s.t.sum(), []),
     "merged with a constant": (lambda s, x: s.fc(x) / torch.full((4,), 2.0) * (s.t + 1), [1.0] * 4),
     "merged with ones": (lambda s, x: (s.fc(x) + torch.ones(4)) * (s.t * s.t) + s.t, [1.0] * 4),
 }
@@ -108,7 +109,7 @@ def largest_gradients(module):
             module.zero_grad()
             F.cross_entropy(module(x), torch.tensor([label])).backward()
             named = dict(module.named_parameters())
-            norms = {n: p.grad.norm().item() for n, p in named.items() if p.grad is not None}
+            norms = {n: p.grad.norm().item() for n, p in named.items() if p.numel()}
             norms[""] = sum(norm**2 for norm in norms.values()) ** 0.5
             found = {name: max(norm, found.get(name, 0.0)) for name, norm in norms.items()}
     return found
