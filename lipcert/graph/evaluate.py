@@ -8,7 +8,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -22,6 +22,7 @@ from lipcert.core.rules.activations import function
 
 Array: TypeAlias = npt.NDArray[Any]
 _Slices: TypeAlias = tuple[slice, ...]
+_Taps: TypeAlias = tuple[tuple[p.Shape, _Slices, _Slices], ...]
 
 
 def _sigmoid(x: Array) -> Array:
@@ -221,7 +222,8 @@ def batch_output(step: p.Step, inputs: Sequence[Array]) -> Array:
         case kinds.PRelu():
             return np.where(first >= 0, first, _like(op.slope, first) * first)
         case p.Move():
-            return np.asarray(np.pad(_flat(first), ((0, 0), (0, 1)))[:, op.sources])
+            flat = first.reshape(len(first), -1)
+            return np.asarray(np.pad(flat, ((0, 0), (0, 1)))[:, op.sources])
         case token_kinds.Multiply():
             return first * x[1]
         case kinds.Divide():
@@ -242,7 +244,7 @@ def batch_output(step: p.Step, inputs: Sequence[Array]) -> Array:
                 scores = np.where(x[3] == 1.0, -np.inf, scores)
             return np.asarray(np.exp(_log_softmax(scores, -1)) @ x[2])
         case kinds.InputClip():
-            lengths = np.linalg.norm(_flat(first), axis=1).reshape(-1, *[1] * (first.ndim - 1))
+            lengths = np.sqrt(np.sum(first**2, axis=tuple(range(1, first.ndim)), keepdims=True))
             return np.asarray(first * (op.radius / np.maximum(lengths, op.radius)))
         case kinds.CotangentClip():
             return first
@@ -268,10 +270,6 @@ def _of_images(step: p.Step, x: Array) -> Array | None:
         case kinds.LocalResponse():
             return _response(op, x)
     return None
-
-
-def _flat(x: Array) -> Array:
-    return x.reshape(len(x), -1)
 
 
 def _axes(axes: Sequence[int]) -> tuple[int, ...]:
@@ -341,10 +339,10 @@ def _by_channel(operand: p.Operand, x: Array) -> Array:
     return _like(operand, x).reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
-def by_tap(
-    window: window_kinds.Window, sizes: p.Shape
-) -> Iterator[tuple[p.Shape, _Slices, _Slices]]:
-    """Yield each tap that reads the input, the outputs that read it, and the inputs they read."""
+@lru_cache(maxsize=64)
+def by_tap(window: window_kinds.Window, sizes: p.Shape) -> _Taps:
+    """Return each tap that reads the input, the outputs that read it, and the inputs they read."""
+    found: list[tuple[p.Shape, _Slices, _Slices]] = []
     for tap in itertools.product(*map(range, window.taps)):
         outs, ins = [], []
         for axis, size in enumerate(sizes):
@@ -352,11 +350,11 @@ def by_tap(
             offset = tap[axis] * window.dilations[axis] - window.before[axis]
             first = max(0, -(offset // stride))
             last = min(window.outputs[axis] - 1, (size - 1 - offset) // stride)
-            begin = first * stride + offset
             outs.append(slice(first, last + 1))
-            ins.append(slice(begin, begin + (last - first) * stride + 1, stride))
+            ins.append(slice(first * stride + offset, last * stride + offset + 1, stride))
         if all(part.stop > part.start for part in outs):
-            yield tap, tuple(outs), tuple(ins)
+            found.append((tap, tuple(outs), tuple(ins)))
+    return tuple(found)
 
 
 def behind(axes: int, index: Sequence[slice | int]) -> tuple[slice | int, ...]:

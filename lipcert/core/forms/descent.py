@@ -28,15 +28,26 @@ _LARGEST: Final = 2.0**400
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """A vector on its way down: rows·v, for the variables v from number `first` on."""
+    """A vector on its way down: rows·v, for the variables v from number `first` on.
+
+    fresh: which rows are these variables themselves, one each, from the first one on.
+    """
 
     rows: Array
     first: int
+    fresh: npt.NDArray[np.bool_] | None = None
 
     @property
     def where(self) -> slice:
         """Where the variables stand among all."""
         return slice(self.first, self.first + self.rows.shape[1])
+
+    def below(self, matrix: Array) -> Rows:
+        """What a matrix sends down of it; of fresh rows that is as it stands in the matrix."""
+        if self.fresh is None:
+            return Rows(matrix.T @ self.rows, self.first)
+        others = matrix[~self.fresh].T @ self.rows[~self.fresh, np.count_nonzero(self.fresh) :]
+        return Rows(np.concatenate([matrix[self.fresh].T, others], axis=1), self.first)
 
     def plus(self, other: Rows) -> Rows:
         """The sum, over the variables of both."""
@@ -108,7 +119,7 @@ def descent_of(
     """
     first = unknowns(edges)
     total = first + size
-    found = {edges[-1].target: Rows(np.eye(size), first)}
+    found = {edges[-1].target: Rows(np.eye(size), first, np.ones(size, dtype=np.bool_))}
     blocks: list[Block] = []
     for edge in reversed(edges):
         spend()
@@ -116,7 +127,7 @@ def descent_of(
         if above is None:
             return None
         if isinstance(edge.link, Matrix):
-            below = Rows(taken(edge.link.entries).T @ above.rows, above.first)
+            below = above.below(taken(edge.link.entries))
         else:
             slopes, unknown = edge.link.entries, edge.link.unknown
             below = Rows(taken(slopes)[:, None] * above.rows, above.first)
@@ -124,21 +135,20 @@ def descent_of(
                 own = slice(first - int(np.count_nonzero(unknown)), first)
                 first, kept = own.start, Rows(above.rows[unknown], above.first)
                 blocks.append(Block(kept, own, slopes.lo[unknown], slopes.hi[unknown]))
-                below = _replaced(below, unknown, first)
+                below = _replaced(below, unknown, own)
         met = found.get(edge.source)
         found[edge.source] = below if met is None else met.plus(below)
     return Descent(tuple(blocks), found[edges[0].source], total, size)
 
 
-def _replaced(below: Rows, unknown: npt.NDArray[np.bool_], first: int) -> Rows:
-    """Return new variables, from number `first` on, in place of the unknown rows."""
-    count = int(np.count_nonzero(unknown))
-    stop = first + count if unknown.all() else below.where.stop
-    rows = np.zeros((len(below.rows), stop - first))
+def _replaced(below: Rows, unknown: npt.NDArray[np.bool_], own: slice) -> Rows:
+    """Return new variables, those with these numbers, in place of the unknown rows."""
+    stop = own.stop if unknown.all() else below.where.stop
+    rows = np.zeros((len(below.rows), stop - own.start))
     if not unknown.all():
-        rows[:, below.first - first :] = np.where(unknown[:, None], 0.0, below.rows)
-    rows[np.flatnonzero(unknown), np.arange(count)] = 1.0
-    return Rows(rows, first)
+        rows[:, below.first - own.start :] = np.where(unknown[:, None], 0.0, below.rows)
+    rows[unknown, : own.stop - own.start] = np.eye(own.stop - own.start)
+    return Rows(rows, own.start, unknown)
 
 
 def inequality_of(edges: Sequence[Edge], size: int) -> tuple[Array, Array] | None:

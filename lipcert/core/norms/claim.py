@@ -99,7 +99,7 @@ def shift_of(matrix: FloatMatrix, least: Fraction) -> float | None:
     To be expected where λ_min(M) ≥ c + n·2^-41, for n ≤ 4096 and diagonals below ½.
     """
     spend()
-    if len(matrix) > MAX_SIZE or not (np.abs(matrix) < 1.0).all() or (matrix != matrix.T).any():
+    if len(matrix) > MAX_SIZE or not largest_magnitude(matrix) < 1.0 or (matrix != matrix.T).any():
         return None
     shift = round_up(least + room_for(len(matrix)) / 2)
     return shift if 0.0 <= shift < 1.0 else None

@@ -155,27 +155,14 @@ class Convolution:
         outputs, inputs = kernel.shape[:2]
         result = np.zeros((outputs, math.prod(above), inputs, math.prod(below)))
         taps = kernel.reshape(outputs, inputs, -1)
-        pairs = [_pairs(self.reads(axis)) for axis in axes]
-        for tap, each in enumerate(itertools.product(*pairs)):
-            y = _flat([pair[0] for pair in each], above)
-            x = _flat([pair[1] for pair in each], below)
+        reads = (self.reads(axis).T for axis in axes)
+        for tap, columns in enumerate(itertools.product(*reads)):
+            y = x = np.zeros(1, dtype=np.int64)
+            for column, n, m in zip(columns, above, below, strict=True):
+                own = np.flatnonzero(column >= 0)
+                y, x = (y[:, None] * n + own).ravel(), (x[:, None] * m + column[own]).ravel()
             result[:, y, :, x] = taps[:, :, tap]
         return result
-
-
-def _pairs(table: IndexArray) -> list[tuple[npt.NDArray[np.intp], IndexArray]]:
-    """For each tap along an axis, the output positions and the input positions it joins."""
-    readers = [np.flatnonzero(column >= 0) for column in table.T]
-    return [(y, column[y]) for y, column in zip(readers, table.T, strict=True)]
-
-
-def _flat(
-    places: list[npt.NDArray[np.intp]] | list[IndexArray], shape: Sequence[int]
-) -> npt.NDArray[np.intp]:
-    """Flat indices of a grid of positions, one array for each dimension."""
-    if not shape:
-        return np.zeros(1, dtype=np.intp)
-    return np.ravel_multi_index(np.ix_(*places), tuple(shape)).ravel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from lipcert.core.budget import spend
-from lipcert.core.norms.claim import FloatMatrix, NormCheck
+from lipcert.core.norms.claim import FloatMatrix, NormCheck, NormClaim
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import gram_at_most, norm_at_most_float
 from lipcert.core.norms.residual import ETA, square_sum
@@ -40,13 +40,9 @@ def strips_at_most_float(strips: Sequence[Strip], columns: int, claim: float) ->
     wherever the strip occurs, changes no order.
     """
     spend()
-    if not (math.isfinite(claim) and claim >= 0.0):
-        raise ValueError(f"{claim!r} is not a bound")
-    if not all(np.isfinite(strip.rows).all() for strip in strips):
-        raise ValueError("the norm of a matrix with NaN or infinite entries is not defined")
-    largest = max((float(np.abs(strip.rows).max(initial=0.0)) for strip in strips), default=0.0)
-    if largest == 0.0 or claim < largest:
-        return largest == 0.0
+    every = (np.zeros((1, 1)), *(strip.rows for strip in strips))
+    if any(NormClaim.of(rows, claim) is False for rows in every):
+        return False
     fraction, exponent = math.frexp(claim)
     scaled = [Strip(np.ldexp(strip.rows, -exponent), strip.starts) for strip in strips]
     count = sum(len(strip.starts) * len(strip.rows) for strip in strips)

@@ -25,7 +25,6 @@ References: S. M. Rump, Verification of positive definiteness, BIT 46 (2006); N.
 Accuracy and Stability of Numerical Algorithms, sections 3.1, 3.5 and 10.1.
 """
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
@@ -47,10 +46,12 @@ def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
         return found
     rows, columns = found.matrix.shape
     target = (Fraction(found.fraction) - rows * columns * ETA) ** 2
-    frobenius = sum(map(square_sum, _parts(found)), Fraction(0))
+    parts = np.array_split(found.matrix, 1 + found.matrix.size // _PART)
+    frobenius = sum((square_sum(np.ldexp(part, -found.exponent)) for part in parts), Fraction(0))
     if frobenius <= target:
         return True
-    G: FloatMatrix = sum((part.T @ part for part in _parts(found)), np.zeros((columns, columns)))
+    scaled = (np.ldexp(part, -found.exponent) for part in parts)
+    G: FloatMatrix = sum((part.T @ part for part in scaled), np.zeros((columns, columns)))
     return gram_at_most(G, rows, frobenius, target)
 
 
@@ -78,11 +79,3 @@ def definite_float(matrix: FloatMatrix, least: Fraction) -> bool:
     np.einsum("ii->i", B)[:] -= shift
     rest = unexplained(B)
     return rest is not None and rest + U <= Fraction(shift) - least
-
-
-def _parts(found: NormClaim) -> Iterator[FloatMatrix]:
-    """Rows of A = W·2^-k, not too many at once."""
-    height = max(_PART // found.matrix.shape[1], 1)
-    for start in range(0, len(found.matrix), height):
-        spend()
-        yield np.ldexp(found.matrix[start : start + height], -found.exponent)

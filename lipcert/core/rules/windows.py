@@ -4,6 +4,7 @@ Convolution, transposed convolution and average pooling are products of such axe
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -111,8 +112,8 @@ def kernel_stretch(op: Conv, before: Shape, after: Shape) -> float:
 
 def patterns(masks: Sequence[Mask]) -> list[tuple[Array, Array]]:
     """For each axis, the distinct sets of taps [sets, taps], and how often each one occurs."""
-    found = (np.unique(mask, axis=0, return_counts=True) for mask in masks)
-    return [(rows.astype(np.float64), counts.astype(np.float64)) for rows, counts in found]
+    found = (zip(*sorted(Counter(map(bytes, mask)).items()), strict=True) for mask in masks)
+    return [(np.array([*map(list, sets)], float), np.array(n, float)) for sets, n in found]
 
 
 def _most(mask: Mask, axis: int) -> int:

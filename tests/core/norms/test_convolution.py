@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.explicit import explicit_at_most, strips_at_most_float, strips_of
+from lipcert.core.norms.explicit import explicit_at_most, strips_of
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.window_kinds import Window
@@ -40,12 +40,8 @@ def test_strips_are_the_matrix_in_another_order(conv):
     stood = np.zeros((0, 0))
     for strips, columns in strips_of(conv):
         block = written(strips, columns)
-        stood = np.block(
-            [
-                [stood, np.zeros((len(stood), columns))],
-                [np.zeros((len(block), stood.shape[1])), block],
-            ]
-        )
+        right, left = np.zeros((len(stood), columns)), np.zeros((len(block), stood.shape[1]))
+        stood = np.block([[stood, right], [left, block]])
     gram, other = stood.T @ stood, whole.T @ whole
     if len(gram) != len(other):
         other = whole @ whole.T
@@ -57,10 +53,8 @@ def written(strips, columns):
     """The matrix of strips, row upon row."""
     rows = [np.zeros((0, columns))]
     for strip in strips:
-        for start in strip.starts:
-            block = np.zeros((len(strip.rows), columns))
-            block[:, start : start + strip.rows.shape[1]] = strip.rows
-            rows.append(block)
+        rest = columns - strip.rows.shape[1]
+        rows += [np.pad(strip.rows, ((0, 0), (at, rest - at))) for at in strip.starts]
     return np.concatenate(rows)
 
 
@@ -91,9 +85,8 @@ def test_claims_about_strips_of_many_panels(channels, size, taps, stride, groups
     conv = Convolution(kernel, size, window, groups, lines)
     norm = float(np.linalg.norm(conv.matrix(), 2))
     assert explicit_at_most(conv, norm * (1.0 + 1e-8), norm_at_most_float)
-    assert not explicit_at_most(conv, norm * (1.0 - 1e-8), norm_at_most_float)
-    assert not explicit_at_most(conv, norm * 0.5, norm_at_most_float)
-    assert not explicit_at_most(conv, norm * 1e-3, norm_at_most_float)
+    below = (1.0 - 1e-8, 0.5, 1e-3)
+    assert not any(explicit_at_most(conv, norm * share, norm_at_most_float) for share in below)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
@@ -109,8 +102,6 @@ def test_strips_of_what_is_no_number():
     conv = Convolution(np.full((1, 1, 2), np.nan), (4,), window_of((2,), (4,)))
     with pytest.raises(ValueError, match="NaN"):
         explicit_at_most(conv, 1.0, norm_at_most_float)
-    with pytest.raises(ValueError, match="not a bound"):
-        strips_at_most_float((), 4, np.nan)
 
 
 def test_large_convolutions_are_bounded_by_their_windows():
