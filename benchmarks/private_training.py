@@ -198,7 +198,7 @@ def private_step(private: Private) -> Step:
     drawn = torch.arange(max(SIZES)).numpy()
 
     def step(x: Tensor, y: Tensor) -> None:
-        private.hooks.drawn(drawn[: len(x)])
+        private.release.hooks.drawn(drawn[: len(x)])
         optimizer.zero_grad()
         private.criterion(model(x), y).backward()
         optimizer.step()
@@ -358,7 +358,7 @@ def slack_run(slack: float) -> SlackRun:
     with private, patch.object(enforcement, "recalibrated", timed):
         start = time.process_time()
         for images, labels in private.loader:
-            groups = private.enforcement.present().groups
+            groups = private.release.enforcement.present().groups
             found.bounds.append(math.hypot(*(group.grad_norm for group in groups)))
             private.step(images, labels)
         found.whole = time.process_time() - start

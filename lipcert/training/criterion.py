@@ -22,8 +22,9 @@ from lipcert.errors import UsageError
 from lipcert.gradient_stats.labels import Classes, checked_labels, label_set
 from lipcert.measure.losses import per_example_loss
 from lipcert.training.clipping.gradients import Asked
-from lipcert.training.guards import Passing, StepGuard, kept_as_they_are
+from lipcert.training.guards import Passing, StepGuard, as_it_is
 from lipcert.training.kept_numbers import is_finite
+from lipcert.training.modes import kept_as_they_are
 from lipcert.training.network import joined_labels
 
 Labels: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -69,7 +70,7 @@ class PrivateLoss(nn.Module):
         self._guard = guard
         self._leaves = leaves
         self._gradients = gradients
-        self._as_it_is = torch.compiler.disable(super().__call__)  # type: ignore[no-untyped-call]
+        self._run = as_it_is(super().__call__)
 
     def __call__(self, logits: Tensor, labels: Labels) -> Any:
         """Return `forward` of this output, after normalising how labels and scores are given.
@@ -81,8 +82,7 @@ class PrivateLoss(nn.Module):
         given = joined_labels(labels, self._names) if self._names else labels
         if isinstance(self._loss, ClassLoss) and self._loss.per_token and isinstance(given, Tensor):
             logits, given = _as_returned(logits, given, self._output_shape)
-        run = self._as_it_is if torch.compiler.is_compiling() else super().__call__
-        return run(logits, given)
+        return self._run(logits, given)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the released sum of these examples; labels as `lipcert audit` takes them."""

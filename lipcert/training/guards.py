@@ -18,14 +18,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -40,6 +38,7 @@ from lipcert.training.kept_numbers import (
     first_without_number,
     is_finite,
 )
+from lipcert.training.modes import kept_as_they_are
 from lipcert.training.same_network import refuse_hooked, require_output
 
 NO_NUMBER: Final = (
@@ -86,13 +85,6 @@ def refuse_modes() -> None:
         )
 
 
-def kept_as_they_are() -> AbstractContextManager[object]:
-    """Keep hooks on saved tensors, such as those of a checkpoint around the module, from what is
-    computed inside the block."""
-    is_hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    return saved_tensors_hooks(_same, _same) if is_hooked else nullcontext()
-
-
 def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs uncompiled, also if torch.compile compiles the code around it."""
     uncompiled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
@@ -101,10 +93,6 @@ def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
         return (uncompiled if torch.compiler.is_compiling() else function)(*given)
 
     return run
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 class _Detached(Function):

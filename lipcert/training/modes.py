@@ -21,11 +21,12 @@ for every value of the masks holds for their mixture.
 
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -280,3 +281,14 @@ class DropoutMasks:
             "forward pass has to call the same parts for one example as for many; replace it: "
             "lipcert.training.make_trainable(module)"
         )
+
+
+def kept_as_they_are() -> AbstractContextManager[object]:
+    """Keep hooks on saved tensors, such as those of a checkpoint around the module, from what is
+    computed inside the block."""
+    is_hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return saved_tensors_hooks(_as_it_is, _as_it_is) if is_hooked else nullcontext()
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor

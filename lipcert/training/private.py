@@ -42,10 +42,7 @@ from lipcert.settings.settings import Settings
 from lipcert.training.batches import parted
 from lipcert.training.calibration import Calibration, warn_uncertified
 from lipcert.training.criterion import PrivateLoss
-from lipcert.training.enforcement import Enforcement
 from lipcert.training.exporting import export
-from lipcert.training.guards import StepGuard
-from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
 from lipcert.training.loader import PrivateLoader, examples_in, split
 from lipcert.training.network import TrainedNetwork
@@ -166,15 +163,11 @@ class Private:
     network: TrainedNetwork
     ledger: Ledger
     world: World
-    guard: StepGuard
-    enforcement: Enforcement
     release: Release
-    hooks: Hooks
     undo: ExitStack
     folder: Path | None
     max_physical_batch: int | None
     example: Tensor | tuple[Tensor, ...]
-    recorder: Recorder | None = field(default=None, init=False)
     _is_closed: bool = field(default=False, init=False)
 
     def __repr__(self) -> str:
@@ -235,7 +228,7 @@ class Private:
         """
         path = self._checkpoint()
         self.ledger.require_here()
-        self.guard.refuse_moved()
+        self.release.guard.refuse_moved()
         if self.world.is_first:
             write_checkpoint(path, {**self._parts(), **also}, self.releases)
         return path
@@ -246,8 +239,8 @@ class Private:
         Releases made since then stay counted.
         """
         before = read_checkpoint(self._checkpoint(), {**self._parts(), **also})
-        self.enforcement.project()
-        self.guard.settle()
+        self.release.enforcement.project()
+        self.release.guard.settle()
         self._keep()
         return before
 
@@ -264,12 +257,12 @@ class Private:
     def _keep(self) -> None:
         """Check that untrained numbers are those that were bounded, and refuse later changes of
         them."""
-        require_numbers(self.network, self.guard.trained)
-        self.guard.keep()
+        require_numbers(self.network, self.release.guard.trained)
+        self.release.guard.keep()
 
     def export(self, path: str | Path) -> Path:
         """Write the network, with the weights that the last step left, as an ONNX file."""
-        self.guard.refuse_moved()
+        self.release.guard.refuse_moved()
         warn_of_others(self.network, self.calibration.bounds.graph, self.example)
         return export(self.network.module, self.example, path)
 
@@ -305,14 +298,12 @@ class Private:
             },
             reduction="sum",
             divisor=float(plan.batch),
-            weight_decay=self.enforcement.weight_decay,
-            dropout=self.enforcement.masked,
+            weight_decay=self.release.enforcement.weight_decay,
+            dropout=self.release.enforcement.masked,
             examples=None if present == plan.dataset_size else present,
         )
         recorder.wrap_loss(self.criterion)
-        self.hooks.record_with(recorder)
         self.release.record_with(recorder)
-        self.recorder = recorder
 
     def close(self) -> None:
         """End the run: remove hooks; close the trace, the ledger and connections.
@@ -345,7 +336,7 @@ class Private:
                 error.add_note(f"closing the run failed, too: {further!r}")
             return
         try:
-            self.guard.refuse_unreleased()
+            self.release.guard.refuse_unreleased()
         except BaseException as changed:
             self._end(changed)
             raise
@@ -359,8 +350,8 @@ class Private:
             return
         if error is not None:
             self.world.fail(error)
-        if self.recorder is not None:
-            self.recorder.__exit__(type(error) if error else None)
+        if self.release.recorder is not None:
+            self.release.recorder.__exit__(type(error) if error else None)
         reason = None if self.folder is None else self.folder / UNCERTIFIED
         if reason is not None and self.world.is_first and reason.exists():
             warn_uncertified(reason.read_text(encoding="utf-8").strip())

@@ -176,7 +176,8 @@ class Release:
         )
 
     def record_with(self, recorder: Recorder) -> None:
-        """Report to a recorder what is noised, and by how much."""
+        """Report to a recorder what is drawn and noised, and by how much."""
+        self.hooks.record_with(recorder)
         self.recorder = recorder
 
     def remove(self) -> None:

@@ -101,7 +101,7 @@ def test_the_weights_at_hand_are_within_the_radii(
 
 def test_lines_serve_without_a_search_until_bounds_are_others(patched: pytest.MonkeyPatch) -> None:
     def made_of(radius: float) -> dict[str, float]:
-        return dict.fromkeys(private.enforcement.present().bounds.grad_norms, radius)
+        return dict.fromkeys(private.release.enforcement.present().bounds.grad_norms, radius)
 
     searches, search = [], bounded.with_chains
     patched.setattr(bounded, "with_chains", lambda *given: searches.append(1) or search(*given))

@@ -256,7 +256,7 @@ LOOPS = {
     "    scaler.scale(criterion(model(x), y)).backward()\n"
     "    scaler.step(optimizer)",
     "beyond the plan": "for x, y in loader: private.step(x, y)\n"
-    "optimizer.zero_grad(); private.hooks.drawn(nobody); optimizer.step()",
+    "optimizer.zero_grad(); private.release.hooks.drawn(nobody); optimizer.step()",
 }
 """the second optimizer has the same parameters and no hooks"""
 

@@ -104,7 +104,7 @@ def added(private: Private, most: int = DRAWN) -> tuple[Mapping[str, np.ndarray]
 def stds(private: Private, allocation: str, neighbours: str) -> Mapping[str, float]:
     """What the formulas of the allocations say, by parameter."""
     named = dict(private.model.named_parameters())
-    groups = private.enforcement.present().groups
+    groups = private.release.enforcement.present().groups
     members = [[private.network.matches[p].recorded for p in g.parameters] for g in groups]
     sizes = [sum(named[name].numel() for name in group) for group in members]
     moved = 2.0 if neighbours == "replace-one" else 1.0
@@ -190,7 +190,7 @@ def test_noise_is_normal_independent_and_as_large_as_the_formulas_say(name: str)
         noise, taken = added(private)
         expected = stds(private, mechanism.allocation, mechanism.neighbours)
         ratios = [(group.sensitivity / group.noise_std) ** 2
-                  for group in private.enforcement.present().groups]  # fmt: skip
+                  for group in private.release.enforcement.present().groups]  # fmt: skip
         assert sum(ratios) ** -0.5 == pytest.approx(SIGMA, rel=1e-9)
         assert len(taken) == private.releases == DRAWN
     assert (taken.sum(axis=1) == 0).any() == (changes.get("batch") == 1)

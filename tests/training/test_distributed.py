@@ -44,7 +44,7 @@ def steps_of(private: Private, count: int) -> list[dict[str, Any]]:
         before = {name: item.detach().clone() for name, item in named.items()}
         stds = {
             private.network.matches[name].recorded: group.noise_std
-            for group in private.enforcement.present().groups
+            for group in private.release.enforcement.present().groups
             for name in group.parameters
         }
         private.step(x, y)
@@ -287,7 +287,7 @@ def test_ranks_go_on_after_a_kill_in_the_midst_of_a_step(tmp_path: Path, model_f
         with rank_run(folder, model_file=model_file, resume=resume) as private:
             for step, (x, y) in enumerate(private.loader):
                 if step == 2 and rank == 1 and not resume:
-                    recorder = private.recorder
+                    recorder = private.release.recorder
                     for hook in recorder._hooks:
                         hook.remove()
                     private.optimizer.register_step_post_hook(recorded)

@@ -160,7 +160,7 @@ def test_gradients_are_clipped_with_the_masks_of_the_forward_pass(
 
 def _masks(run: Private) -> Any:
     """Of the run, through the closure that it asks."""
-    return run.enforcement.gradients.__self__._masks  # type: ignore[attr-defined]
+    return run.release.enforcement.gradients.__self__._masks  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -216,7 +216,7 @@ def test_a_run_with_dropout_is_certified_and_audited_as_far_as_can_be(tmp_path: 
     folder = tmp_path / "run"
     with run_of("dense", "flat", folder) as run:
         train(run)
-        assert run.enforcement.masked == ("2", "5")
+        assert run.release.enforcement.masked == ("2", "5")
     found = audited(folder)
     assert found.exit_code == 0, found.output
     assert "masks of dropout (2, 5) are not recorded" in " ".join(found.output.split())
@@ -329,7 +329,7 @@ def test_no_example_moves_the_sum_by_what_the_module_remembers_of_it(
             masks = [mask for _, mask in _masks(run).drawn()]
             assert [len(mask) for mask in masks] == [len(x)] * 3
             found.append(torch.cat([item.grad.flatten() for item in run.model.parameters()]))
-            run.guard.drawn(len(x))
+            run.release.guard.drawn(len(x))
         assert float((found[0] - found[1]).norm()) <= 2 * 0.2 * (1.0 + 1e-6)
 
 
@@ -339,7 +339,7 @@ def test_dropout_in_place_alone_is_trained_with() -> None:
 
     with private_run(None, CLIP, network=network) as run:
         run.step(*next(iter(run.loader)))
-        assert run.enforcement.masked == ("1",)
+        assert run.release.enforcement.masked == ("1",)
         assert run.model[1].inplace
 
 

@@ -88,7 +88,7 @@ def test_noise_of_weight_clipping_is_that_of_the_analysis_within_its_radii(tmp_p
     with private_run(tmp_path, MECHANISMS["weight-clipping"]) as run:
         model = load_model(tmp_path / "model.onnx")
         for x, y in run.loader:
-            present = run.enforcement.present()
+            present = run.release.enforcement.present()
             held = present.bounds.scope.constraints
             assert {item.tensor for item in held} == set(model.graph.parameters)
             around = replace(
@@ -144,7 +144,7 @@ def test_released_is_the_sum_over_a_constant_plus_noise(name: str) -> None:
         for x, y in run.loader:
             stds = {
                 run.network.matches[p].recorded: group.noise_std
-                for group in run.enforcement.present().groups
+                for group in run.release.enforcement.present().groups
                 for p in group.parameters
             }
             run.step(x, y)
@@ -242,12 +242,12 @@ def test_empty_batches_release_noise_alone() -> None:
     with private_run(optimizer=Silent, steps=40, examples=data()) as run:
         run.loader._sampler.plan  # noqa: B018  # the sampler is real; batches below are emptied
         x, y = next(iter(run.loader))
-        run.hooks.drawn(np.zeros(0, dtype=np.int64))
+        run.release.hooks.drawn(np.zeros(0, dtype=np.int64))
         run.step(x[:0], y[:0])
         assert all(float(run.optimizer.state[p]["given"].abs().sum()) > 0.0
                    for p in run.model.parameters())  # fmt: skip
         next(iter(run.loader))
-        run.hooks.drawn(np.zeros(0, dtype=np.int64))
+        run.release.hooks.drawn(np.zeros(0, dtype=np.int64))
         run.optimizer.zero_grad()
         run.optimizer.step()  # not even a forward pass
         assert run.releases == 2

@@ -192,7 +192,7 @@ def test_closing_hides_no_error_of_the_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private = private_run(tmp_path)
-    monkeypatch.setattr(type(private.recorder), "__exit__", lambda *unused: 1 / 0.0)
+    monkeypatch.setattr(type(private.release.recorder), "__exit__", lambda *unused: 1 / 0.0)
     error = KeyError("of the body")
     private.__exit__(type(error), error, None)
     assert "closing the run failed, too" in error.__notes__[0]
@@ -204,7 +204,7 @@ def test_no_end_is_claimed_where_comparing_fails(
 ) -> None:
     private = private_run(tmp_path, steps=1)
     train(private)
-    monkeypatch.setattr(type(private.guard), "refuse_unreleased", lambda *unused: 1 / 0.0)
+    monkeypatch.setattr(type(private.release.guard), "refuse_unreleased", lambda *unused: 1 / 0.0)
     with pytest.raises(ZeroDivisionError):
         private.close()
     assert not isinstance(list(read_trace(tmp_path / "trace").events(0))[-1], Close)

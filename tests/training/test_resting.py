@@ -169,10 +169,10 @@ def test_dropout_elsewhere_is_in_the_mode_that_it_is_put_in() -> None:
 
     private = run_of(None, "gradient-clipping", network)
     private.model.train()
-    assert private.enforcement.masked == ("head.0",)
+    assert private.release.enforcement.masked == ("head.0",)
     train(private)
     assert private.model.head[0].training
-    assert run_of(None, "gradient-clipping").enforcement.masked == ()
+    assert run_of(None, "gradient-clipping").release.enforcement.masked == ()
     with pytest.raises(UsageError, match=r"head\.0 \(Dropout in training mode\)"):
         run_of(None, "clipless", network)
 

@@ -119,7 +119,7 @@ def test_gradients_are_those_of_the_module(
             private.step(x, y)  # in two slices
             for found, wanted in zip(private.model.parameters(), expected, strict=True):
                 assert torch.allclose(found.grad, wanted, rtol=1e-4, atol=1e-6)
-        assert private.hooks._shorter._is_quiet
+        assert private.release.hooks._shorter._is_quiet
 
 
 @pytest.mark.parametrize(

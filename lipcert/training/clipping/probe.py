@@ -17,14 +17,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from lipcert.audit.recorded import Match
 from lipcert.graph.ir import Graph, Node
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.clipping.backprop import HookedLayer
-from lipcert.training.modes import at_rest
+from lipcert.training.modes import at_rest, kept_as_they_are
 from lipcert.training.network import TrainedNetwork, as_read, random_numbers
 
 _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
@@ -221,7 +220,7 @@ def _watching(
     with ExitStack() as stack:
         for kind in {item.device.type for item in module.parameters()}:
             stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))  # not those of a pass around
+        stack.enter_context(kept_as_they_are())
         stack.enter_context(torch.random.fork_rng(devices=list(devices)))
         stack.callback(_restore, modes)
         module.train()
@@ -233,10 +232,6 @@ def _watching(
             last = layer.register_forward_hook(_keeping_output(name, outputs))
             stack.callback(last.remove)
         yield
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _restore(modes: Mapping[nn.Module, bool]) -> None:

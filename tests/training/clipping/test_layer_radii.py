@@ -206,7 +206,7 @@ def test_a_private_run_releases_what_the_oracle_clips() -> None:
     ) as run:
         stds = {
             run.network.matches[name].recorded: group.noise_std
-            for group in run.enforcement.present().groups
+            for group in run.release.enforcement.present().groups
             for name in group.parameters
         }
         x, y = next(iter(run.loader))
