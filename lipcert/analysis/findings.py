@@ -215,13 +215,13 @@ class Absence:
                 return _flat("epsilon is 0")
             case kinds.DivideByNorm(floor=floor) if not floor.lo.any():
                 return _flat("the norm that is divided by has no floor")
-            case Activation(name):
+            case Activation(name, numbers):
                 low, high = self._range(step.inputs[0])
-                if name in _NEEDS or not (math.isfinite(low) and math.isfinite(high)):
-                    needs = _NEEDS.get(name, "bounded inputs")
+                steep = name in _NEEDS and low <= 0.0 and (*numbers, 0.0)[0] < 1.0
+                if steep or not (math.isfinite(low) and math.isfinite(high)):
                     return Why(
-                        f"{name} needs {needs}, but its entries are only known to lie in "
-                        f"[{low:.4g}, {high:.4g}]",
+                        f"{name} needs {_NEEDS.get(name, 'bounded inputs')}, but its entries are "
+                        f"only known to lie in [{low:.4g}, {high:.4g}]",
                         "state bounds of the inputs that imply it (--input-box, --input-norm), or "
                         "put a Clip before it",
                     )

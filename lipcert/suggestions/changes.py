@@ -121,13 +121,11 @@ def _loss(settings: Settings, loss: Loss) -> Iterator[Change]:
     """
     if settings.loss_clip is None:
         clip: dict[str, object] = {"loss_clip": LOSS_CLIP}
-        what, code = "the loss gradient at the output", f"Clipless(loss_clip={LOSS_CLIP:g})"
+        what = "the loss gradient at the output"
         if "temperature" in parameters(loss) and settings.temperature is None:
             clip["temperature"] = _SHARP
             what = f"temperature {_SHARP:g}, and {what}"
-            code = f"{code[:-1]}, loss=Loss(temperature={_SHARP:g}))"
-        how = f"{options(clip)}\n{code}"
-        yield Change("loss clip", f"{what} clipped to {LOSS_CLIP:g}", how, clip)
+        yield Change("loss clip", f"{what} clipped to {LOSS_CLIP:g}", options(clip), clip)
 
 
 def _noise(settings: Settings) -> Iterator[Change]:

@@ -17,7 +17,7 @@ from lipcert.core.kinds import Concat, ReduceMax, ReduceNorm
 from lipcert.core.program import Activation, Move
 from lipcert.core.token_kinds import ReduceSum, Softmax
 from lipcert.report.analysis import analysis_json
-from tests.core.lower.cases import model, node
+from tests.core.lower.cases import model
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 MLP = load_model(MODELS / "digits_mlp.onnx")
@@ -94,16 +94,18 @@ def test_a_sum_that_overflows_is_told():
 
 
 def test_a_function_without_a_slope_is_told(tmp_path):
-    """Sqrt at 0: the values have bounds, the Lipschitz constant has none."""
+    """Sqrt at 0: the values have bounds, the Lipschitz constant has none; the cube has both."""
     path = tmp_path / "sqrt.onnx"
-    nodes = [node("Sqrt", "x", "s"), node("MatMul", "s w")]
-    path.write_bytes(model(nodes, ["N", 4], {"w": [[1.0, 0.5]] * 4}).SerializeToString())
+    nodes = "cube = Pow(x, n)  s = Sqrt(x)  t = Add(cube, s)  y = MatMul(t, w)"
+    tensors = {"w": [[1.0, 0.5]] * 4, "n": 3.0}
+    path.write_bytes(model(nodes, ["N", 4], tensors).SerializeToString())
     found = analyze(load_model(path), Settings())
     assert found.network.lipschitz is None
     assert found.network.output_norm is not None
     assert silent(found) == []
     (told,) = [item for item in found.diagnostics if "Lipschitz" in item.message]
     assert told.code == "LC101"
+    assert "sqrt needs inputs away from 0" in told.message
 
 
 def parameter(name: str, bound: float | None, moved: float | None) -> ParameterReport:
