@@ -12,6 +12,7 @@ by a few times what the program itself loses in the arithmetic of the file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,13 +24,16 @@ import numpy.typing as npt
 from onnx.onnx_ml_pb2 import ModelProto
 
 from lipcert.core.lower.constant_ops import has_halves
-from lipcert.core.program import Place, Program, Shape
+from lipcert.core.program import Part, Place, Program
 from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.graph.domain import Domain
 from lipcert.graph.evaluate import output_of, values
 from lipcert.importer.model import Reading, Verification
 from lipcert.importer.runtime import RunFailure, Runtime
 
 Array: TypeAlias = npt.NDArray[Any]
+Declared: TypeAlias = "tuple[float | None, tuple[float, float] | None]"
+"""The norm and the box of an input, if they are declared."""
 _SEED: Final = 20_250_301
 _ALONE: Final = 2
 """Number of examples for which all tensors are compared."""
@@ -43,76 +47,45 @@ _REWRITTEN_SHARE: Final = 1e-6
 _REMEDY: Final = "report this file; the bounds would describe another function"
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """The declared inputs: ‖x‖₂ ≤ input_norm and every entry in input_box, if declared.
+def draws(part: Part, count: int, norm: float | None, box: tuple[float, float] | None) -> Array:
+    """Return examples of an input: of this norm at most, with their entries in this box.
 
-    parts: the domains of those inputs that have their own, by name, for networks of several inputs.
+    Without both they are of ordinary size, and only the first has negative entries, for which some
+    functions are undefined.
     """
-
-    input_norm: float | None = None
-    input_box: tuple[float, float] | None = None
-    parts: Mapping[str, Domain] = field(default_factory=dict)
-
-    def of(self, name: str) -> Domain:
-        """Return the domain of an input: its own if it has one, else this one."""
-        return self.parts.get(name, self)
-
-    def draws(self, shape: Shape, count: int, ids: int | None = None) -> Array:
-        """Return examples [count, *shape], some inside the domain and some on its boundary.
-
-        Without a declared domain they are of ordinary size, and most have no negative entries, for
-        which some functions are undefined. ids: as in `Program`.
-        """
-        generator = np.random.default_rng(_SEED)
-        if ids is not None:
-            return generator.integers(ids, size=(count, *shape))
-        drawn, middle = generator.standard_normal((count, *shape)), 0.0
-        share = generator.random((count, *shape))
-        if self.input_box is not None:
-            low, high = self.input_box
-            middle = float(np.clip(0.0, low, high))
-            share[1::2] = np.round(share[1::2])
-            drawn = low + (high - low) * share
-        elif self.input_norm is None:
-            drawn[1:] = share[1:]
-        if self.input_norm is None:
-            return drawn
-        fill = self.input_box is None
-        return np.stack([_within(item, middle, self.input_norm, fill=fill) for item in drawn])
-
-
-def _within(example: Array, middle: float, radius: float, *, fill: bool) -> Array:
-    """Move the example towards a constant tensor until its norm fits; fill: also away from it."""
-    away = example - middle
-    length = float(np.linalg.norm(away))
-    room = radius - float(np.linalg.norm(np.full_like(example, middle)))
-    if length == 0.0 or (length <= room and not fill):
-        return example
-    return np.asarray(middle + away * (max(room, 0.0) / length))
+    generator, shape = np.random.default_rng(_SEED), (count, *part.shape)
+    if part.ids is not None:
+        return generator.integers(part.ids, size=shape)
+    ends = box or ((0.0, 1.0) if norm is None else (-norm, norm))
+    low, high = (np.full(part.size, end) for end in ends)
+    domain = Domain(low, high, math.inf if norm is None else norm, np.zeros(part.size, bool))
+    drawn = domain.uniform(count, generator)
+    if box is None and norm is None:
+        drawn[0] = generator.standard_normal(part.size)
+    return drawn.reshape(shape)
 
 
 def check_agreement(
     read: Reading,
+    rewritten: Program | None,
     proto: ModelProto,
     folder: Path,
-    domain: Domain,
-    rewritten: Program | None = None,
+    domains: Mapping[str, Declared],
 ) -> Verification:
-    """Compare a reading with onnxruntime on examples of a domain, and `rewritten` with it.
+    """Compare a reading with onnxruntime on examples, and `rewritten` with it.
 
     Args:
         read: what the core reads in the file.
+        rewritten: the program of the rewritten model, if audits and training run another one.
         proto: the message that was read.
         folder: the folder with its external data.
-        domain: the inputs from which examples are drawn.
-        rewritten: the program of the rewritten model, if audits and training run another one.
+        domains: by input; "": of inputs without their own.
 
     Raises:
         UnsupportedModelError: LC025 or LC013 if they disagree.
     """
     try:
-        comparison = _Comparison(read, proto, folder, domain)
+        comparison = _Comparison(read, proto, folder, domains)
         usable = comparison.usable()
         if rewritten is not None and rewritten is not read.program:
             _check_rewritten(rewritten, *usable[0])
@@ -130,7 +103,7 @@ class _Comparison:
     read: Reading
     proto: ModelProto
     folder: Path
-    domain: Domain
+    domains: Mapping[str, Declared]
     largest: float = 0.0
     tensors: Mapping[str, tuple[str, str]] = field(init=False)
     coarse: str = field(init=False)
@@ -167,14 +140,14 @@ class _Comparison:
 
     def _drawn(self, count: int) -> Array:
         """Draw this many examples, in the dtypes of the inputs."""
-        program, dtypes = self.read.program, self.run.dtypes
+        program = self.read.program
+        whole = Part(program.input, program.shapes[program.input], ids=program.ids)
+        parts = []
+        for part in program.parts or (whole,):
+            own = self.domains.get(part.name, self.domains[""])
+            parts.append(draws(part, count, *own).astype(self.run.dtypes[part.name]))
         if not program.parts:
-            drawn = self.domain.draws(program.shapes[program.input], count, program.ids)
-            return drawn.astype(dtypes[program.input])
-        parts = [
-            self.domain.of(part.name).draws(part.shape, count, part.ids).astype(dtypes[part.name])
-            for part in program.parts
-        ]
+            return parts[0]
         return np.concatenate([part.astype(np.float64).reshape(count, 1, -1) for part in parts], 2)
 
     def _fed(self, examples: Sequence[Array]) -> dict[str, Array]:

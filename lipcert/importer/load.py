@@ -16,12 +16,12 @@ program.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx.onnx_ml_pb2 import ModelProto
 
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.assemble import Verify, assemble
@@ -79,7 +79,12 @@ def load_model(
     found = None if trusted else _rehearsed(str(path), asked | {"input_box": boxes})
     model, proto = stored_model(Path(path))
     if found is None:
-        verify = _comparison(proto, Path(path).parent, norms, boxes)
+        from lipcert.importer.agreement import check_agreement  # noqa: PLC0415  see above
+
+        names = {"": None, **norms, **boxes}
+        domains = {name: (norms.get(name), boxes.get(name)) for name in names}
+        folder = Path(path).parent
+        verify: Verify = partial(check_agreement, proto=proto, folder=folder, domains=domains)
     elif (model.sha256, external_digests(model)) == (found.sha256, found.external):
         verify = lambda *_: found.verification  # noqa: E731
     else:
@@ -118,24 +123,6 @@ def _rejected(path: str | Path, error: UnsupportedModelError) -> ModelFileError 
         return None
     node = f": node {doubtful[0].node!r} ({doubtful[0].op})" if doubtful[0].node else ""
     return ModelFileError(f"{str(path)!r} is not a valid model{node}: {why}", "LC016", _AGAIN)
-
-
-def _comparison(
-    proto: ModelProto,
-    folder: Path,
-    norms: Mapping[str, float | None],
-    boxes: Mapping[str, tuple[float, float] | None],
-) -> Verify:
-    """Return the comparison with onnxruntime, on inputs of these norms and boxes."""
-    from lipcert.importer.agreement import Domain, check_agreement  # noqa: PLC0415  see above
-
-    parts = {
-        name: Domain(norms.get(name), None if box is None else (box[0], box[1]))
-        for name in {"": None, **norms, **boxes}
-        for box in [boxes.get(name)]
-    }
-    domain = replace(parts.pop(""), parts=parts)
-    return lambda reading, program: check_agreement(reading, proto, folder, domain, program)
 
 
 def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lipcert import load_model
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
+from lipcert.core.program import Dense, Move, Operand, Part, Place, Program, Step
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer import assemble
-from lipcert.importer.agreement import Domain, check_agreement
+from lipcert.importer.agreement import check_agreement, draws
 from lipcert.importer.bindings import Bound
 from lipcert.importer.model import Reading, external_digests, stored_model
 from tests.core.lower.cases import model
@@ -24,13 +24,10 @@ CNN = next(path for path in SHIPPED if path.name == "digits_cnn.onnx")
 RNG = np.random.default_rng(5)
 
 
-UNIT = Domain(None, (0.0, 1.0))
-
-
-def disagreement(read: Reading, path: Path, domain: Domain):
+def disagreement(read: Reading, path: Path, box=(0.0, 1.0)):
     """The refusal, or None."""
     try:
-        check_agreement(read, stored_model(path)[1], path.parent, domain)
+        check_agreement(read, None, stored_model(path)[1], path.parent, {"": (None, box)})
     except UnsupportedModelError as error:
         return error.refusals[0]
     return None
@@ -63,7 +60,7 @@ def with_other_weight(step: Step) -> Step:
 def test_a_wrong_number_is_found_at_its_node():
     right = reading(CNN)
     wrong = replace(right, program=misread(right.program, Dense, with_other_weight))
-    found = disagreement(wrong, CNN, UNIT)
+    found = disagreement(wrong, CNN)
     assert found is not None
     assert found.code == "LC025"
     assert found.op == "Gemm"
@@ -81,7 +78,7 @@ def test_a_wrong_shape_is_found(tmp_path):
         for step in right.program.steps
     )
     wrong = replace(right, program=replace(right.program, steps=steps))
-    found = disagreement(wrong, path, UNIT)
+    found = disagreement(wrong, path)
     assert found is not None
     assert "has the shape [1, 3, 2] in onnxruntime, not [1, 2, 3]" in found.reason
 
@@ -92,9 +89,9 @@ def test_examples_in_the_wrong_place_are_found(tmp_path):
     path = saved(tmp_path, nodes, ["N", 3, 2])
     right = reading(path)
     assert right.program.place == Place(1)
-    assert disagreement(right, path, Domain(2.0)) is None
+    assert disagreement(right, path, (-2.0, 2.0)) is None
     wrong = replace(right, program=replace(right.program, place=Place(0)))
-    found = disagreement(wrong, path, Domain(2.0))
+    found = disagreement(wrong, path, (-2.0, 2.0))
     assert found is not None
     assert "for 3 examples at once" in found.reason
 
@@ -104,22 +101,22 @@ def test_files_of_a_fixed_batch_are_compared_at_their_size(batch, tmp_path):
     path = saved(tmp_path, "y = MatMul(x, w)", [batch, 4], {"w": RNG.standard_normal((4, 3))})
     right = reading(path)
     assert right.program.batch_proved
-    assert disagreement(right, path, Domain()) is None
+    assert disagreement(right, path, None) is None
     wrong = replace(right, program=misread(right.program, Dense, with_other_weight))
-    assert disagreement(wrong, path, Domain()) is not None
+    assert disagreement(wrong, path, None) is not None
 
 
 def test_cancellation_is_no_misreading(tmp_path):
     """What float32 loses where large numbers cancel says nothing of the reading."""
     nodes = "a = Add(x, large)  b = Sub(a, large)  y = Mul(b, many)"
     path = saved(tmp_path, nodes, ["N", 4], {"large": 1e6, "many": 1e6})
-    assert disagreement(reading(path), path, UNIT) is None
+    assert disagreement(reading(path), path) is None
 
 
 def test_a_network_without_numbers_is_not_certified(tmp_path):
     path = saved(tmp_path, "y = Log(x)", ["N", 4])
-    assert disagreement(reading(path), path, Domain(None, (1.0, 2.0))) is None
-    found = disagreement(reading(path), path, Domain(None, (-2.0, -1.0)))
+    assert disagreement(reading(path), path, (1.0, 2.0)) is None
+    found = disagreement(reading(path), path, (-2.0, -1.0))
     assert found is not None
     assert "finite" in found.reason
 
@@ -130,7 +127,7 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     path = tmp_path / "outside.onnx"
     proto = model("y = MatMul(x, w)", ["N", 4], {"w": RNG.standard_normal((4, 3))})
     onnx.save(proto, path, save_as_external_data=True, location="numbers", size_threshold=0)
-    assert disagreement(reading(path), path, UNIT) is None
+    assert disagreement(reading(path), path) is None
     imported = load_model(path)
     assert imported.external == external_digests(reading(path).model)
 
@@ -144,17 +141,13 @@ def test_examples_are_drawn_from_the_declared_domain(shape, box, radius):
     if box is not None and radius is not None:
         least = np.linalg.norm(np.full(shape, np.clip(0.0, *box)))
         radius += float(least)
-    drawn = Domain(radius, box).draws(shape, 3)
+    drawn = draws(Part("x", shape), 3, radius, box)
     assert drawn.shape == (3, *shape)
     if box is not None:
         assert (drawn >= box[0] - 1e-9).all()
         assert (drawn <= box[1] + 1e-9).all()
     if radius is not None:
         assert all(np.linalg.norm(item) <= radius * (1 + 1e-9) + 1e-9 for item in drawn)
-
-
-def test_the_longest_example_of_a_ball_is_drawn():
-    assert np.linalg.norm(Domain(2.5).draws((4,), 2)[0]) == pytest.approx(2.5)
 
 
 @pytest.fixture
@@ -218,11 +211,11 @@ def test_of_constants_that_cancel_only_rounding_is_left(change, tmp_path):
         y = Add(m, x)"""
     path = saved(tmp_path, nodes, ["N", 8], {"w": rows, "g": lengths, "one": 1.0})
     right = reading(path)
-    assert disagreement(right, path, UNIT) is None
+    assert disagreement(right, path) is None
     at = {"g": replace(found := right.model.initializers["g"], content=(
         found.values() * (1.0 + change)).astype("<f4").tobytes())}  # fmt: skip
     other = replace(right, program=right.at(at).program)
-    assert (disagreement(other, path, UNIT) is None) == (change == 0.0)
+    assert (disagreement(other, path) is None) == (change == 0.0)
 
 
 def test_a_file_that_the_core_does_not_read_is_refused(tmp_path, monkeypatch):

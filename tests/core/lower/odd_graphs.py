@@ -16,7 +16,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.errors import UnsupportedModelError
-from lipcert.importer.agreement import Domain, check_agreement
+from lipcert.importer.agreement import check_agreement
 from lipcert.importer.model import Reading, stored_model
 from tests.core.lower.cases import onnx_file
 from tests.draws import Draws
@@ -804,7 +804,7 @@ def outcome(proto: ModelProto, folder: Path) -> str:
     try:
         model, file = stored_model(path)
         reading = Reading(model, lower(model, output), (output,))
-        check_agreement(reading, file, path.parent, Domain())
+        check_agreement(reading, None, file, path.parent, {"": (None, None)})
     except Unsupported:
         return "refused"
     except UnsupportedModelError as error:
