@@ -7,7 +7,7 @@ agree, because the noise of the analysis was computed for what the analysis stat
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,9 +29,7 @@ from lipcert.settings.values import asks_of_run, check_choice, listed
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis
     from lipcert.diagnostics import Diagnostic
-    from lipcert.privacy.account import Account
-    from lipcert.privacy.accounting import Accountant, CurvePoint
-    from lipcert.privacy.plan import TrainingPlan
+    from lipcert.privacy.accounting import CurvePoint
     from lipcert.report.privacy import PrivacyReport
 
 _POINTS: Final = 16
@@ -137,7 +135,12 @@ def _solve(
     declared it. found: diagnostics about the analysis that was read.
     """
     from lipcert.privacy.account import Declaration, account_for
-    from lipcert.privacy.accounting import accountant_named, noise_for_epsilon, steps_for_epsilon
+    from lipcert.privacy.accounting import (
+        CURVES,
+        accountant_named,
+        noise_for_epsilon,
+        steps_for_epsilon,
+    )
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
 
@@ -163,7 +166,8 @@ def _solve(
     for name in dict.fromkeys(curves):
         drawn[name] = ()
         total = min(_POINTS, plan.releases) if name == "steps" else _POINTS + 1
-        for point in _curve(name, plan, account, wanted):
+        sigma = account.noise_multiplier
+        for point in () if sigma is None else CURVES[name](plan, sigma, _POINTS, wanted):
             drawn[name] += (point,)
             shown.observe(f"ε over {name}", len(drawn[name]), total)
     return PrivacyReport(solved_for, account, drawn, account.diagnostics)
@@ -184,20 +188,6 @@ def _asked(given: Mapping[str, object]) -> str:
             f"--target-epsilon; the third is computed{more and '. Also missing: ' + more}"
         )
     return missing[0]
-
-
-def _curve(
-    name: str, plan: TrainingPlan, account: Account, wanted: Accountant | None
-) -> Iterator[CurvePoint]:
-    from lipcert.privacy.accounting import epsilon_over_noise, epsilon_over_steps
-
-    sigma = account.noise_multiplier
-    if sigma is None:
-        return iter(())
-    if name == "steps":
-        return epsilon_over_steps(plan, sigma, _POINTS, wanted)
-    around = [sigma * 2.0 ** ((2 * k - _POINTS) / _POINTS) for k in range(_POINTS + 1)]
-    return epsilon_over_noise(plan, around, wanted)
 
 
 def _outcome(report: PrivacyReport) -> ExitCode:

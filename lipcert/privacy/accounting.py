@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
@@ -364,10 +364,18 @@ def epsilon_over_steps(
 
 
 def epsilon_over_noise(
-    plan: TrainingPlan, noise_multipliers: Sequence[float], accountant: Accountant | None = None
+    plan: TrainingPlan,
+    noise_multiplier: float,
+    points: int,
+    accountant: Accountant | None = None,
 ) -> Iterator[CurvePoint]:
-    """Yield ε(σ) at the given multipliers."""
-    return (_point(plan, sigma, accountant) for sigma in noise_multipliers)
+    """Yield ε(σ) at `points` + 1 multipliers from half to twice the given one, on a log scale."""
+    sigmas = (noise_multiplier * 2.0 ** ((2 * k - points) / points) for k in range(points + 1))
+    return (_point(plan, sigma, accountant) for sigma in sigmas)
+
+
+CURVES: Final = {"steps": epsilon_over_steps, "noise-multiplier": epsilon_over_noise}
+"""Curves of ε, by what varies."""
 
 
 def _point(plan: TrainingPlan, sigma: float, accountant: Accountant | None) -> CurvePoint:

@@ -16,8 +16,8 @@ from lipcert.core.codec import CodecError, member
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit import audit_findings
-from lipcert.report.json import MEMBERS, FieldError, JsonObject, dump
-from lipcert.text.codec import Codec, Form
+from lipcert.report.json import MEMBERS, JsonObject, documents, dump, written
+from lipcert.text.codec import Form
 
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
 _Path = tuple[str | int, ...]
@@ -52,17 +52,7 @@ def _document(report: AuditReport) -> JsonObject:
         "schema": AUDIT_SCHEMA,
         **members,
         "detectable_error_factor": report.detectable_error_factor,
-        "diagnostics": [
-            {
-                "code": finding.code,
-                "level": finding.level.value,
-                "node": finding.place,
-                "kind": finding.kind,
-                "message": finding.message,
-                "remedy": finding.remedy,
-            }
-            for finding in audit_findings(report)
-        ],
+        "diagnostics": written(audit_findings(report)),
     }
 
 
@@ -75,10 +65,9 @@ def _number(value: object) -> float:
         raise CodecError("is not a number") from None
 
 
-AUDIT: Final = Codec(
-    FieldError,
-    {float: Form(float, _number)},
-    members={
+AUDIT: Final = documents(
+    Form(float, _number),
+    {
         **MEMBERS,
         "AuditReport.model": member("model.path"),
         "AuditReport.model_sha256": member("model.sha256"),
@@ -92,10 +81,6 @@ AUDIT: Final = Codec(
         "Modes.data_sha256": member(optional=True),
         "Modes.data_sha256_of": member(optional=True),
     },
-    nulls=True,
-    extra=True,
-    largest=1 << 63,
-    longest=1 << 24,
 )
 """Audits, in which a number may be NaN or infinite until `not_finite` is split off."""
 

@@ -18,11 +18,10 @@ from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport, Quantity
 from lipcert.privacy.account import ACCOUNTANTS, Account
 from lipcert.privacy.accounting import (
+    CURVES,
     Accountant,
     CurvePoint,
     accountants,
-    epsilon_over_noise,
-    epsilon_over_steps,
 )
 from lipcert.report.certificate import Bounded, Claimed, ClaimedRun, claimed_values
 from lipcert.report.document import Figure
@@ -174,7 +173,6 @@ def _round_down(value: float) -> float:
 _QUICK: Final = 16
 _SLOW: Final = 4
 """Number of points of a curve, for quick and for slow accountants."""
-_OCTAVES: Final = 1.0
 _CURVES: Final = (
     ("steps", "epsilon-steps", "ε over the run", "steps"),
     ("noise-multiplier", "epsilon-sigma", "ε over the noise", "noise multiplier σ"),
@@ -281,12 +279,8 @@ def privacy_figures(
             points, accountant = curves[name], run.accountant
         elif plan is None or sigma is None or way is None or (is_of_steps and plan.releases < 2):
             continue
-        elif is_of_steps:
-            points = epsilon_over_steps(plan, sigma, count, way)
         else:
-            half = count // 2
-            around = [sigma * 2.0 ** (_OCTAVES * k / half) for k in range(-half, half + 1)]
-            points = epsilon_over_noise(plan, around, way)
+            points = CURVES[name](plan, sigma, count, way)
         found = sorted(
             (float(x.steps) if is_of_steps else x.noise_multiplier, x.epsilon)
             for x in points

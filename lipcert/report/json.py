@@ -18,6 +18,7 @@ from lipcert.text.codec import DECIMAL, Codec, Form
 if TYPE_CHECKING:
     from lipcert.diagnostics import Diagnostic
     from lipcert.errors import Refusal
+    from lipcert.report.document import Finding
 
 JsonObject = Mapping[str, object]
 
@@ -46,18 +47,26 @@ MEMBERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Assumptions.input_parts": member("inputs", optional=True),
     "Assumptions.frozen": member(optional=True),
     "Assumptions.fixed": member(optional=True),
+    "Finding.place": member("node"),
+    "Finding.quantity": member(apart=True),
 }
 """Members that are not named like their fields, or that older versions did not write."""
-DOCUMENT: Final = Codec(
-    FieldError,
-    {float: DECIMAL, str | float: Form(lambda value: value, _word_or_number)},
-    members=MEMBERS,
-    nulls=True,
-    extra=True,
-    largest=1 << 63,
-    longest=1 << 24,
-)
-"""Documents for other tools: no bound is null, and members of later versions are ignored."""
+
+
+def documents(number: Form, members: Mapping[str, Mapping[str, Any]] = MEMBERS) -> Codec:
+    """Return documents for other tools: no bound is null, and unknown members are ignored."""
+    return Codec(
+        FieldError,
+        {float: number, str | float: Form(lambda value: value, _word_or_number)},
+        members=members,
+        nulls=True,
+        extra=True,
+        largest=1 << 63,
+        longest=1 << 24,
+    )
+
+
+DOCUMENT: Final = documents(DECIMAL)
 _CODE: Final = re.compile(r"\[(LC\d{3})\]")
 
 
@@ -86,6 +95,6 @@ def _code(message: str) -> str:
     return found.group(1) if found else ""
 
 
-def written(records: Sequence[Diagnostic | Refusal]) -> list[JsonObject]:
+def written(records: Sequence[Diagnostic | Refusal | Finding]) -> list[JsonObject]:
     """Return every finding with its remedy."""
     return [DOCUMENT.write(record) for record in records]
