@@ -59,7 +59,7 @@ def gains(
     """
     *run, above = steps
     kernel = kernel_of(run, proof.program.shapes)
-    if kernel is None or _looks(kernel, patience) < _LEAST_LOOKS:
+    if kernel is None or not kernel.frame.kernel.any() or _looks(kernel, patience) < _LEAST_LOOKS:
         return
     constants = constants_of(run, proof)
     copies = copies_of(above.shape, len(kernel.frame.kernel), kernel.frame.groups)

@@ -137,7 +137,7 @@ def _norm_of(
         return None
     share = found.share
     if found.floor:
-        floor = exact(0.0) if floor.hi else product(share, exact(found.floor).root())
+        floor = exact(0.0) if clip or added else product(share, exact(found.floor).root())
     if not all(0.0 < item.lo <= item.hi < math.inf for item in (floor, share)):
         return None
     if not (_is_same(rewriter, x, found.x) and _met(found.places, indices(found.shape), shape)):

@@ -55,7 +55,7 @@ def _panels(B: FloatMatrix, stop_at: int) -> Iterator[tuple[int, int, FloatMatri
         width = min(PANEL, stop_at - start)
         before = [(edge, panel) for edge, panel in before if edge + len(panel) > start]
         filled = np.flatnonzero(B[start:, start : start + width].any(axis=1))
-        height = max(width, *filled[-1:] + 1, *(edge + len(own) - start for edge, own in before))
+        height = max([width, *filled[-1:] + 1, *(edge + len(own) - start for edge, own in before)])
         product = np.zeros((height, width))
         for edge, panel in before:
             rows = panel[start - edge :]

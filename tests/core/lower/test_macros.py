@@ -171,8 +171,8 @@ NEAR = {
         {CENTRED}  q = Pow(d, two)  v = ReduceMean<axes=[-1]>(q)  t = Sqrt(v)  e = Add(t, eps)
         y = Div(f, e)""", EPS, "DivideByNorm"),
     "a norm with a number, and another one": ("""q = Mul(x, x)  v = ReduceSum(q, ax)
-        e = Add(v, eps)  s = Sqrt(e)  t = Add(s, eps)  y = Div(x, t)""", {**EPS, "ax": [2]},
-        "DivideByNorm"),
+        e = Add(v, eps)  s = Sqrt(e)  t = Add(s, eps)  a = Div(x, t)  m = Max(s, zero)
+        b = Div(x, m)  y = Add(a, b)""", {**EPS, "ax": [2], "zero": 0.0}, "DivideByNorm"),
     "minus a norm": ("v = ReduceL2<axes=[2]>(x)  s = Div(v, r)  c = Clip(s, lo)  y = Div(x, c)",
         {"lo": 1.0, "r": -0.3}, "DivideByNorm"),
     "two maxima": ("""a, b = Split<axis=2>(x)  u = Max(a, b)  v = Max(b, a)

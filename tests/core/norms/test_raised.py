@@ -162,8 +162,7 @@ def follows(proof: Proof, line: GainFact | WindowFact) -> float:
 
 def searched(proof: Proof) -> GainFact | None:
     """The first line that is proposed and follows."""
-    norm = proof.facts["x"].norm
-    lines = gains(proof, proof.program.steps, norm, math.inf)
+    lines = gains(proof, proof.program.steps, proof.facts["x"].norm, math.inf)
     return next((line for line in lines if follows(proof, line) < math.inf), None)
 
 
@@ -183,8 +182,7 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
     ]
     shapes = {**shapes, "shifted": end.shape, "scaled": end.shape}
     proof = proof_of([*steps, *more], shapes, float(rng.choice([0.1, 1.0, 10.0])))
-    matrix, constants = affine_map(proof)
-    reached = longest(matrix, constants, proof.facts["x"].norm, 20)
+    reached = longest(*affine_map(proof), proof.facts["x"].norm, 20)
     kernel = kernel_of(proof.program.steps[:-1], proof.program.shapes)
     assert kernel is not None
     line, norm = searched(proof), proof.facts["x"].norm
@@ -248,6 +246,8 @@ def test_a_bias_reaches_every_output() -> None:
         exactly(np.zeros((2, 1, 3))), exactly(np.array([3.0, 4.0])),
         window_of((3,), (4,), before=(1,), after=(1,)), 2, transposed=False,
     )  # fmt: skip
+    layer = Dense(exactly(np.zeros((4, 4))), None)
+    assert searched(proof_of(*chain((1, 4), (layer, (1, 4))), 1.0)) is None
     proof = proof_of(*chain((1, 2, 4), (conv, (1, 2, 4))), 0.0)
     numbers = ((1.0,) * 2, (1.0,) * 7, (1.0,))
     line = GainFact(value="relu", values=("v0",), numbers=numbers, gain=4.001, method="torus")
