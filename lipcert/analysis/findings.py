@@ -443,15 +443,17 @@ def _steepness(found: Bounded, step: Step) -> tuple[float, str, str] | None:
             what = "the local response normalization may stretch by {stretch}, with a floor of "
             return _STEEPER, f"{what}{floor:.3g}", _FLOOR
         case kinds.Divide():
-            box = found.derived.facts[step.inputs[1]].box
-            least = float(np.min(np.maximum(box.lo, -box.hi), initial=math.inf))
             what = "the quotient may stretch by {stretch}: its divisor may be as small as "
-            return _STEEPER, f"{what}{least:.3g}", _FLOOR
+            return _STEEPER, f"{what}{_least(found, step.inputs[1]):.3g}", _FLOOR
         case Activation(name=name, numbers=numbers) if name in _POLES or (
             name == "power" and numbers[0] < 1.0
         ):
-            box = found.derived.facts[step.inputs[0]].box
-            least = float(np.min(np.maximum(box.lo, -box.hi), initial=math.inf))
             what = f"{name} may stretch by {{stretch}}: its argument may be as close to 0 as "
-            return _STEEPER, f"{what}{least:.3g}", _OFFSET
+            return _STEEPER, f"{what}{_least(found, step.inputs[0]):.3g}", _OFFSET
     return None
+
+
+def _least(found: Bounded, value: str) -> float:
+    """Return the least distance of an entry from 0, or less for a box that holds 0."""
+    box = found.derived.facts[value].box
+    return float(np.min(np.maximum(box.lo, -box.hi), initial=math.inf))

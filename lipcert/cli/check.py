@@ -131,7 +131,7 @@ def check(
             f"check: --accept-assumption {', '.join(unknown)}: unknown; the assumptions of this "
             f"certificate are {', '.join(sorted(declared))}"
         )
-    results = _judged(gates, report, data) if gates.limits else ()
+    results = _judged(gates, report) if gates.limits else ()
     result.show(None, report, certificate, results, ci=_ci, text=_text, json=_json)
     if worst_of(results) is GateOutcome.EXCEEDED:
         return ExitCode.NEGATIVE
@@ -150,15 +150,14 @@ def _trusted(words: Sequence[str], result: Output) -> ExitCode:
     return ExitCode(done.returncode)
 
 
-def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]:
+def _judged(gates: Gates, report: Report) -> tuple[GateResult, ...]:
     """Apply the gates to what is claimed, which counts only if the checker proved it."""
-    from lipcert.core.certificate import read_certificate
     from lipcert.core.verdict import Verdict
 
     stated = ("max_grad_norm", "max_sensitivity", "max_epsilon")
-    if report.verdict not in {Verdict.VALID, Verdict.CONDITIONAL}:
+    certificate = report.certificate
+    if certificate is None or report.verdict not in {Verdict.VALID, Verdict.CONDITIONAL}:
         return gates.judged(**dict.fromkeys(stated, NOT_PROVED))
-    certificate = read_certificate(data)
     network, privacy = certificate.network, certificate.privacy
     epsilon = None if privacy is None else privacy.epsilon
     numbers = (network.grad_norm, network.sensitivity, epsilon)

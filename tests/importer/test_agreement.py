@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lipcert import load_model
 from lipcert.core.lower.errors import Unsupported
@@ -132,22 +130,13 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     assert imported.external == external_digests(reading(path).model)
 
 
-@given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
-    st.none() | st.tuples(st.floats(-3, 3), st.floats(0, 4)).map(lambda p: (p[0], p[0] + p[1])),
-    st.none() | st.floats(0.0, 10.0),
-)
-def test_examples_are_drawn_from_the_declared_domain(shape, box, radius):
-    if box is not None and radius is not None:
-        least = np.linalg.norm(np.full(shape, np.clip(0.0, *box)))
-        radius += float(least)
-    drawn = draws(Part("x", shape), 3, radius, box)
-    assert drawn.shape == (3, *shape)
-    if box is not None:
-        assert (drawn >= box[0] - 1e-9).all()
-        assert (drawn <= box[1] + 1e-9).all()
-    if radius is not None:
-        assert all(np.linalg.norm(item) <= radius * (1 + 1e-9) + 1e-9 for item in drawn)
+@pytest.mark.parametrize("box", [None, (0.5, 1.0), (-3.0, 0.0)])
+@pytest.mark.parametrize("radius", [None, 1.5])
+def test_examples_are_drawn_from_the_declared_domain(box, radius):
+    drawn = draws(Part("x", (2, 2)), 3, radius, box).reshape(3, 4)
+    low, high = box or (-9.0, 9.0)
+    assert low <= drawn.min() < drawn.max() <= high
+    assert np.linalg.norm(drawn, axis=1).max() <= (radius or 9.0) * (1.0 + 1e-9)
 
 
 @pytest.fixture
