@@ -41,7 +41,6 @@ REPORTED_RUN = shlex.split(
 
 def example(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
@@ -348,12 +347,10 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
         assert argument.replace("1437", "TRAIN") in source
     for told in (r"# the run, of a loader with (batch_size=\d+)", r"(optimizer = .*\))"):
         found = re.search(told, printed)
-        assert found is not None
         assert found.group(1) in source
     words = ["analyze", "network.onnx", "--config", "recipe.toml"]
     assert lipcert(words, tmp_path).stdout.startswith("Useful: ")
     accuracy = re.search(r"test accuracy ([\d.]+)", script(PATH, "train", ".", cwd=tmp_path))
-    assert accuracy is not None
     assert float(accuracy.group(1)) > 0.8
 
 

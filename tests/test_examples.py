@@ -46,7 +46,6 @@ def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> Non
         assert abs(float(weight.group(1)) - 3.8 / 1.5) < 10 * 0.0008 + 0.005
     if name == "clipless_training":
         shown = re.search(r"\$ python examples/clipless_training.py run/\n(.*)\n", README)
-        assert shown is not None
         assert shown.group(1).strip() in printed
 
 

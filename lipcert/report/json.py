@@ -47,6 +47,8 @@ MEMBERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Assumptions.input_parts": member("inputs", optional=True),
     "Assumptions.frozen": member(optional=True),
     "Assumptions.fixed": member(optional=True),
+    "RankEnd.end": member(apart=True),
+    "Verification.trace": member(apart=True),
     "Finding.place": member("node"),
     "Finding.quantity": member(apart=True),
 }

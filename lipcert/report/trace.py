@@ -14,7 +14,7 @@ from lipcert.audit.trace.files import MEMBERS, spelled_number
 from lipcert.audit.trace.reading import Trace, Verification
 from lipcert.audit.trace.records import Arithmetic, Resume, Step
 from lipcert.report.document import Answer, Document, Statements, Tone, described
-from lipcert.report.json import JsonObject
+from lipcert.report.json import DOCUMENT, JsonObject
 from lipcert.text.numbers import counted
 
 _COUNTS: Final = (
@@ -110,16 +110,7 @@ def summary_document(found: Mapping[str, Any]) -> Document:
 
 def verification_of(path: str, found: Verification) -> JsonObject:
     """Return the object `lipcert.trace-verification/1` of a trace."""
-    return {
-        "schema": "lipcert.trace-verification/1",
-        "path": path,
-        "steps": found.steps,
-        **_verified(found),
-        "faults": [
-            {"kind": fault.kind.value, **_members(fault, "file", "line", "message")}
-            for fault in found.faults
-        ],
-    }
+    return {"schema": "lipcert.trace-verification/1", **_verified(path, found)}
 
 
 def verification_document(found: Mapping[str, Any]) -> Document:
@@ -137,9 +128,7 @@ def redaction_of(path: str, found: Verification) -> JsonObject:
     heads = {} if redaction is None else redaction.heads
     return {
         "schema": "lipcert.trace-redaction/1",
-        "path": path,
-        "steps": found.steps,
-        **_verified(found),
+        **_verified(path, found),
         "original_manifest": None if redaction is None else redaction.manifest,
         "original_heads": {str(rank): head for rank, head in heads.items()},
         "keeps_weights": redaction is not None and redaction.keeps_weights,
@@ -155,20 +144,14 @@ def redaction_document(found: Mapping[str, Any]) -> Document:
     return _page(found, head, Tone.PLAIN)
 
 
-def _verified(found: Verification) -> JsonObject:
+def _verified(path: str, found: Verification) -> JsonObject:
     return {
+        "path": path,
+        "steps": found.steps,
         "intact": not found.faults,
         "manifest": found.trace.digest,
-        "ranks": [
-            _members(item, "rank", "lines", "steps", "head", "closed") for item in found.ranks
-        ],
-        **_members(found, "blobs", "blob_bytes", "orphans"),
+        **DOCUMENT.write(found),
     }
-
-
-def _members(record: object, *names: str) -> dict[str, Any]:
-    """Return fields that have the same names in JSON."""
-    return {name: getattr(record, name) for name in names}
 
 
 def _page(found: Mapping[str, Any], head: str, tone: Tone) -> Document:

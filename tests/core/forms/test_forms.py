@@ -201,7 +201,6 @@ def test_positions_are_runs() -> None:
     numbers = Network(links).numbers(hull=False)
     one, several = (Network(links, n).form(numbers, definite_float) for n in (1, 6))
     assert one is not None
-    assert several is not None
     assert several.runs == 6
     assert Spectra().norm(several) == Spectra().norm(one)
     assert several.over_hull(Hull(4, 1.0)) == math.inf

@@ -223,7 +223,6 @@ def test_a_difference_of_numbers_that_are_not_negative_has_no_ties() -> None:
     proof.facts[stop] = Fact.of((1, 1), 2.0)
     for search in (product_line, raised_line):
         found = search(proof, proof.facts, "x", stop)
-        assert found is not None
         assert found.ties == ()
         assert follows(proof, found)
         assert 1.0 <= found.level < 1.5
@@ -278,7 +277,6 @@ def test_two_relus_of_a_number(engine: str) -> None:
     proof = proof_of(net, (-1.0, 1.0), 1.0, engine)
     assert proof.facts["v1"].norm >= 1.4
     found = product_line(proof, proof.facts, "x", "v1")
-    assert found is not None
     assert 1.0 <= found.level <= 1.001
     assert follows(proof, found)
     assert not follows(proof, replace(found, level=math.nextafter(1.0, 0.0)))
@@ -323,7 +321,6 @@ def test_entries_that_are_known_as_intervals() -> None:
     proof = proof_of(net, (0.0, 1.0), 1.0)
     proof.facts[stop] = Fact.of((1, 1), 2.0)
     found = product_line(proof, proof.facts, "x", stop)
-    assert found is not None
     assert 1.2 <= found.level < 1.4
     assert not follows(proof, found)
     assert follows(proof, replace(found, level=1.45, norms=(1.6, 0.0), places=(), cuts=()))

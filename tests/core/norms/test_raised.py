@@ -390,7 +390,6 @@ def test_upper_limits_of_every_entry() -> None:
         assert isinstance(normalisation, BatchNorm)
         numbers = ((0.0,) * 3, (0.0,) * 9, (1.0,))
         raised = raised_kernel(kernels[1], np.zeros(3), numbers)
-        assert raised is not None
         assert (raised.frame.kernel[:, :2] >= np.maximum(kernels[0].entries.lo, 0.0)).all()
 
 
