@@ -16,7 +16,23 @@ RUN = "--dataset-size 1000 --batch-size 50 --delta 1e-5"
 POISSON = f"privacy {RUN} --sampling poisson"
 DATA = "audit net.onnx --data data.npz"
 CHECK = "check net.json --model net.onnx"
+REPLACED = (
+    *("analyze net.onnx", "certify net.onnx", CHECK),
+    *("compare net.json net.json", "report net.json", "privacy net.json"),
+)
 READ = "it is an input of this command; name another file"
+UNFIT = (
+    *("analyze", "inspect", "check", "check net.json", "check --model net.onnx"),
+    *("compare", "compare one", "compare a b c", "no-such-verb", "explain no.such.rule"),
+    *(f"compare a b --tolerance {number}" for number in ("-1", "nan", "inf")),
+    *(f"analyze net.onnx --input-{what}" for what in ("norm -1", "norm many", "box 1 0")),
+    *(f"analyze net.onnx --constraint {what}" for what in ("spectral", "nuclear:1")),
+    *(f"analyze net.onnx {more}" for more in ("b.onnx", "--no-such-option", "--report yaml=x")),
+    *("analyze net.onnx --format yaml", f"{CHECK} --tcb --format sarif"),
+    *(f"{CHECK} --tcb --max-epsilon 1", f"{DATA} --merge folder"),
+    *("audit --shard 0/2 --merge folder", "audit --cluster local --merge folder"),
+)
+"""words that no verb takes so, too many or too few"""
 
 
 @pytest.fixture(name="folder", autouse=True)
@@ -79,52 +95,20 @@ REQUESTS = [
     (2, "suggest net.onnx --target-epsilon 3", "missing: give --dataset-size N"),
     (2, "certify net.onnx --target-epsilon 3", "missing: give --dataset-size N"),
     # no result replaces what is read
-    (2, "analyze net.onnx -o net.onnx", READ),
+    *((2, f"{words} -o {words.split()[-1]}", READ) for words in REPLACED),
+    (2, f"{CHECK} -o net.json", READ),
+    (2, f"{DATA} -o net.onnx", READ),
     (2, "analyze net.onnx --report json=net.onnx", READ),
     (2, "inspect net.onnx -o ./folder/../net.onnx", READ),
-    (2, "certify net.onnx -o net.onnx", READ),
     (2, "suggest net.onnx --apply net.onnx --force", READ),
-    (2, f"{DATA} -o net.onnx", READ),
-    (2, f"{CHECK} -o net.onnx", READ),
-    (2, f"{CHECK} -o net.json", READ),
-    (2, "compare net.json net.json -o net.json", READ),
-    (2, "report net.json -o net.json", READ),
-    (2, "privacy net.json -o net.json", READ),
-    # words that no verb takes, too many or too few
-    (2, "analyze", ""),
-    (2, "analyze net.onnx b.onnx", ""),
-    (2, "analyze net.onnx --no-such-option", ""),
-    (2, "analyze net.onnx --format yaml", ""),
-    (2, "analyze net.onnx --input-norm -1", ""),
-    (2, "analyze net.onnx --input-norm many", ""),
-    (2, "analyze net.onnx --input-box 1 0", ""),
-    (2, "analyze net.onnx --report yaml=x", ""),
-    (2, "analyze net.onnx --constraint spectral", ""),
-    (2, "analyze net.onnx --constraint nuclear:1", ""),
-    (2, "no-such-verb", ""),
-    (2, "explain no.such.rule", ""),
-    (2, "inspect", ""),
-    (2, "check", ""),
-    (2, "check net.json", ""),
-    (2, "check --model net.onnx", ""),
-    (2, f"{CHECK} --tcb --max-epsilon 1", ""),
-    (2, f"{CHECK} --tcb --format sarif", ""),
-    (2, "compare", ""),
-    (2, "compare one", ""),
-    (2, "compare a b c", ""),
-    (2, "compare a b --tolerance -1", ""),
-    (2, "compare a b --tolerance nan", ""),
-    (2, "compare a b --tolerance inf", ""),
-    (2, f"{DATA} --attack-steps 3", "need --attack"),
+    *((2, words, "") for words in UNFIT),
+    *((2, f"{DATA} --attack-{more}", "need --attack") for more in ("steps 3", "weights")),
     (2, f"{DATA} --model net.onnx", "--model is for certificates"),
     (2, f"{DATA} --format html5", "html5"),
     (2, f"{DATA} --report yaml=x", "yaml"),
     (2, f"{DATA} --shard 0/2", "--shard needs --results"),
     (2, f"{DATA} --shard 2/2 --results w", "the first is 0 and the last 1"),
     (2, f"{DATA} --shard 0/2 --results w -o f", "reports nothing"),
-    (2, f"{DATA} --merge folder", ""),
-    (2, "audit --shard 0/2 --merge folder", ""),
-    (2, "audit --cluster local --merge folder", ""),
     (2, f"{POISSON} --steps 40", "give two of"),
     (2, f"{POISSON} --noise-multiplier 1", "give two of"),
     (2, f"{POISSON} --noise-multiplier 1 --steps 4 --target-epsilon 1", "give two of"),
@@ -175,6 +159,7 @@ LATER = [
     (2, "audit", "give an ONNX file or a certificate"),
     (2, "audit net.onnx", "nothing to audit"),
     (2, f"{DATA} --limit 0", "limit"),
+    (2, "audit net.onnx --attack pga --attack-weights", "attack-weights: "),
     (2, f"{DATA} --dtype int8", "int8"),
     (2, f"{DATA} --cluster here", "address of a Dask scheduler"),
     (2, "analyze net.onnx --loss ce", "did you mean 'cross-entropy'?"),
@@ -196,7 +181,7 @@ def test_what_cannot_be_done_is_said_in_one_line(
     assert (done.exit_code, done.stdout) == (code, ""), done.stderr
     assert done.stderr.startswith("lipcert: error: ")
     assert says in done.stderr
-    assert done.stderr.count("\n") <= (2 if code == 2 else 1)
+    assert [line[:4] for line in done.stderr.splitlines()[1:]] in ([], ["See "] * (code == 2))
     assert "Traceback" not in done.stderr
     assert before == {name: (folder / name).read_bytes() for name in before}
 
@@ -252,6 +237,7 @@ def test_what_is_no_document_is_not_read(content: bytes, folder: Path) -> None:
         assert done.stderr.startswith("lipcert: error: ")
         assert done.stderr.count("\n") == 1
         assert BROKEN[content] in done.stderr or not words.startswith("report")
+        assert done.stderr.startswith("lipcert: error: x.json") or not words.startswith("privacy")
     assert not (folder / "page.html").exists()
 
 

@@ -93,6 +93,7 @@ def test_what_is_declared_is_held_against_the_run(run, declared, finding, sigma,
     assert account.epsilon == epsilon(run, account.noise_multiplier)
     assert account.claimed_epsilon == (claimed and epsilon(claimed, 1.5))
     assert claimed is None or (account.claimed_epsilon < account.epsilon) == ("error" in finding)
+    assert "LC402" not in finding or account.poisson_epsilon == account.claimed_epsilon
 
 
 def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
@@ -103,6 +104,8 @@ def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
     joint = effective_multiplier(moved, [1.5 * delta for delta in moved])
     assert account.noise_multiplier == pytest.approx(joint, rel=1e-14)
     assert account.noise_multiplier <= 1.5 / math.sqrt(3) * (1 + 1e-15)
+    poisson = account_for(SHUFFLED, 1.5, declaration=Declaration(3, claimed_sampling="poisson"))
+    assert poisson.claimed_epsilon == pytest.approx(epsilon(REPLACED, joint), rel=1e-9)
 
 
 @pytest.mark.parametrize(("delta", "expected"), [(1e-3, True), (0.9e-3, False)])

@@ -149,7 +149,7 @@ def test_the_trace_of_changed_weights_does_not_end(tmp_path: Path) -> None:
         private = private_run(tmp_path / name, steps=1)
         train(private)
         lines(private, change)
-        with refused("differs from what was released" if change else ""):
+        with refused("differs from what was released" if change else "", UsageError):
             private.close()
         events = list(read_trace(tmp_path / name / "trace").events(0))
         assert isinstance(events[-1], Close) == (not change)

@@ -47,6 +47,18 @@ def test_a_right_run_passes(run: RecordedRun) -> None:
     assert found.not_done == ()
 
 
+def test_the_worst_step_is_reported(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    each: list[CheckReport] = []
+    for step in run.steps:
+        alone = RecordedRun(run.claims, run.trace)
+        monkeypatch.setitem(alone.__dict__, "steps", (step,))
+        each += contribution(alone).reports
+    for is_noise in (True, False):
+        own = [report for report in each if ("deviations" in report.message) is is_noise]
+        worst = max(own, key=lambda report: report.measured / report.expected)
+        assert worst in contribution(run).reports
+
+
 @pytest.mark.parametrize(
     ("over", "verdict"), [(0.0, Verdict.PASS), (5e-7, Verdict.PASS), (2e-6, Verdict.VIOLATION)]
 )
