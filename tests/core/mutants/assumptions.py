@@ -25,9 +25,9 @@ def assumption_mutants(case: Case) -> Iterator[Mutant]:
 
     def changed(kind: str, *items: Assumption) -> Mutant:
         other = replace(certificate, assumptions=items)
-        edited = kind == "assumption data edited"
-        made = mutant(kind, _EITHER if edited and _fits(other) else _WEAK, other)
-        return replace(made, may_be_unknown=edited)
+        is_data = kind in {"assumption data edited", "assumption data dropped"}
+        made = mutant(kind, _EITHER if is_data and _fits(other) else _WEAK, other)
+        return replace(made, may_be_unknown=kind == "assumption data edited")
 
     for index, item in enumerate(ledger):
         before, after = ledger[:index], ledger[index + 1 :]
