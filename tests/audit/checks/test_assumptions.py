@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.checks.assumptions import file_weights, stored_unit
+from lipcert.audit.checks.assumptions import _reported, file_weights, stored_unit
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Arithmetic
-from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
+from lipcert.audit.weight_norms import Excess, operator_norm_lower, operator_norm_upper
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Node, graph_at, is_shown, parameters_of
 from lipcert.settings.settings import ConstraintSpec, Settings
@@ -74,6 +74,14 @@ def test_a_small_excess_is_stated() -> None:
     found = checked(weight, "spectral")
     assert 1.0 + 2.3e-7 < found.measured < 1.0 + 2.9e-7
     assert f"{found.measured:.9g}" in found.message
+
+
+def test_every_tensor_that_is_not_certainly_within_is_reported() -> None:
+    ends = {"a": (0.9, 1.0), "b": (0.9, 1.1), "c": (1.1, 1.2)}
+    spectral = ConstraintSpec("spectral", 2.0)
+    found = [Excess("step 1", name, spectral, *ends[name], 1.0) for name in ends]
+    reported = [(item.verdict, item.measured) for item in _reported(found, Verdict.MISMATCH)]
+    assert reported == [(Verdict.INCONCLUSIVE, 2.2), (Verdict.MISMATCH, 2.2)]
 
 
 def checked(weight: np.ndarray, kind: str) -> CheckReport:
