@@ -21,7 +21,8 @@ from lipcert.core.program import FloatArray, Move, Part, Program
 from lipcert.core.rules.facts import Fact, box_norm
 from lipcert.graph.ir import places_of
 
-_HALVINGS: Final = 48
+_ROUNDS: Final = 64
+_ROOM: Final = 2.0**-44
 _WINDOW: Final = 1.0
 _SMALLEST_FACTOR: Final = 1e-18
 _OUTWARD: Final = 1e9
@@ -208,18 +209,34 @@ class Domain:
         return np.concatenate([act(part, x[:, where]) for where, part in self.parts], axis=1)
 
     def _drawn_in(self, x: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-        """Return s·x clipped to a box, with the largest s ≤ 1 that puts it in the ball, if any."""
-        scale = self.radius / np.maximum(lengths(x), _SMALLEST_FACTOR)
-        ray = x * scale[:, np.newaxis]
+        """Return s·x clipped to a box, with the largest s that puts it in the ball, if any.
+
+        Only for x whose clipped point lies outside, so that s ≤ 1. The square of an entry is t = s²
+        times a number, limited from below and above, so that the square of the length is piecewise
+        linear in t: Newton's method ends in few steps; where it leaves the bracket, it is halved.
+        """
+        ray = x * (self.radius / np.maximum(lengths(x), _SMALLEST_FACTOR))[:, np.newaxis]
         if np.all((ray >= low) & (ray <= high)):
             return np.asarray(ray)
-        least, most = np.full((len(x), 1), np.log(_SMALLEST_FACTOR)), np.zeros((len(x), 1))
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (least + most)
-            point = np.clip(x * np.exp(middle), low, high)
-            inside = (lengths(point) <= self.radius)[:, np.newaxis]
-            least, most = np.where(inside, middle, least), np.where(inside, most, middle)
-        return np.asarray(np.clip(x * np.exp(least), low, high))
+        near = np.clip(0.0, low, high)
+        far = np.where(ray > 0.0, high, np.where(ray < 0.0, low, near))
+        inner, outer, slopes = near * near, far * far, ray * ray
+        goal = ((1.0 - _ROOM) * self.radius) ** 2
+        t = np.ones(len(x))
+        least, most = np.zeros(len(x)), np.square(lengths(x) / max(self.radius, _SMALLEST_FACTOR))
+        for _ in range(_ROUNDS):
+            squares = np.clip(t[:, np.newaxis] * slopes, inner, outer)
+            missing = goal - squares.sum(axis=1)
+            inside = missing >= -_ROOM * goal
+            least, most = np.where(inside, t, least), np.where(inside, most, t)
+            found = np.abs(missing) <= _ROOM * goal
+            if found.all():
+                break
+            rise = np.where((inner < squares) & (squares < outer), slopes, 0.0).sum(axis=1)
+            newton = t + missing / np.where(rise > 0.0, rise, np.nan)
+            held = (least < newton) & (newton < most)
+            t = np.where(found, t, np.where(held, newton, 0.5 * (least + most)))
+        return np.asarray(np.clip(ray * np.sqrt(least)[:, np.newaxis], low, high))
 
     def _rounded(self, x: FloatArray) -> FloatArray:
         """Round whole numbers, and shrink the other entries to compensate if possible."""
