@@ -183,6 +183,7 @@ MISUSES = {
     "softmax first": ("criterion(model(x).softmax(dim=1), y)", "takes the output of the model"),
     "evaluation mode": ("criterion(model.eval()(x), y)", r"model\.train\(\)"),
     "no gradients": ("z = model(x)\nwith torch.no_grad(): criterion(z, y)", "are enabled"),
+    "autocast on": ("z = model(x)\nwith torch.autocast('cpu'): criterion(z, y)", "autocast"),
     "autocast behind": ("loss = criterion(model(x), y)\n"
                         "with torch.autocast('cpu'): loss.backward()", "autocast"),
     "mode around the step": (BACKWARD + "with torch.autograd.graph."
