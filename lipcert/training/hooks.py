@@ -202,9 +202,12 @@ class Hooks:
         )
 
     def _enter(self, *given: Any) -> Any:
+        """Run `_before` uncompiled. The hook is a method, so that who copies the module copies this
+        object, too, and is refused; the function that `as_it_is` returns would be shared."""
         return self._run_before(*given)
 
     def _leave(self, *given: Any) -> Any:
+        """Run `_after`, in the same way."""
         return self._run_after(*given)
 
     def _before(
