@@ -79,7 +79,6 @@ def test_the_epsilon_of_a_search_is_what_privacy_finds() -> None:
         of_best = account.selection.best_of
         found = account.selection.one_trial, account.epsilon, *(of_best[law.value] for law in Law)
         for ours, value in zip(shown, found, strict=True):
-            assert value is not None
             assert value <= float(ours) <= value * 1.002
 
 
@@ -340,7 +339,6 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
     )
     printed = lipcert(["suggest", "network.onnx", *options.split()], tmp_path).stdout
     run = re.search(r"make_private\(model, optimizer, loader, (.*)\)", printed)
-    assert run is not None
     mechanism, rest = re.findall(r"(\w+\(.*?\)\)), (.*)", run.group(1))[0]
     assert f"mechanism = {mechanism}" in source
     for argument in rest.split(", "):

@@ -41,7 +41,6 @@ def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> Non
     assert (tmp_path / "run" / "audit.html").stat().st_size > 10_000
     if name == "decay_inside_the_clip":
         weight = re.search(r"^weight ([\d.]+);", printed, flags=re.MULTILINE)
-        assert weight is not None
         # the noise of all steps adds up to a standard deviation of 0.0008, and two digits are shown
         assert abs(float(weight.group(1)) - 3.8 / 1.5) < 10 * 0.0008 + 0.005
     if name == "clipless_training":
@@ -55,7 +54,6 @@ def test_frozen_features_keep_what_they_have_learnt(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     printed = script(ROOT / "examples/frozen_features.py", str(tmp_path / "run"), cwd=tmp_path)
     found = re.search(r"test accuracy ([\d.]+), without privacy ([\d.]+)", printed)
-    assert found is not None
     private, plain = map(float, found.groups())
     assert plain > 0.95
     assert private > plain - 0.05

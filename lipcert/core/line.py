@@ -15,8 +15,11 @@ from lipcert.core.registry import Registry
 FoundT = TypeVar("FoundT")
 
 
-class NotProved(Exception):  # noqa: N818  it is what a line is, not what went wrong
-    """A line does not follow from those before it; the message says why."""
+class NotProved(ValueError):  # noqa: N818  it is what a line is, not what went wrong
+    """A line does not follow from those before it; the message says why.
+
+    Whatever a line is derived by (steps of a chain, links, kernels) raises it for the line.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

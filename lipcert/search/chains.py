@@ -458,10 +458,8 @@ class _Search(Proposals):
             same = isinstance(step.op, Move) and keeps_order(step.op, shapes[step.inputs[0]])
             large = not (dense or same) and max(sizes) * math.prod(step.shape) > _LARGEST_MATRIX
             known = slopes_between((step,), facts)
-            self._links[step.output] = (
-                None if known is None or large else _part_of(step, shapes, known)
-            )
-            self._slopes.update(known or {})
+            self._links[step.output] = None if large else _part_of(step, shapes, known)
+            self._slopes.update(known)
         return self._links[step.output]
 
     def _is_small(self, witness: ChainForm, steps: Sequence[Step]) -> bool:
@@ -511,10 +509,11 @@ class _Search(Proposals):
             step.output: self._slopes[step.output] for step in steps if step.output in self._slopes
         }
         if self._has_chords(witness):
-            chords = slopes_between(steps, facts, self._proof.images(steps, start))
-            known = known if chords is None else chords
-        linked = links_of(start, steps, self._program.shapes, known, ())
-        return None if linked is None else Linked(at_the_bottom(linked[0]))
+            known = slopes_between(steps, facts, self._proof.images(steps, start))
+        try:
+            return Linked(at_the_bottom(links_of(start, steps, self._program.shapes, known, ())[0]))
+        except NotProved:
+            return None
 
     def _has_chords(self, witness: ChainForm) -> bool:
         """Whether its slopes are those of chords from an image of 0."""
@@ -609,14 +608,12 @@ class _Part:
 
 def _part_of(step: Step, shapes: Mapping[str, Shape], known: Mapping[str, Slopes]) -> _Part | None:
     try:
-        linked = links_of(step.inputs[0], (step,), shapes, known, ())
-    except ValueError:
+        edges, runs = links_of(step.inputs[0], (step,), shapes, known, ())
+    except NotProved:
         return None
-    if linked is None:
-        return None
-    matrices = [edge.link.entries.lo for edge in linked[0] if isinstance(edge.link, Matrix)]
+    matrices = [edge.link.entries.lo for edge in edges if isinstance(edge.link, Matrix)]
     sizes = tuple((matrix.size, int(np.count_nonzero(matrix))) for matrix in matrices)
-    return _Part(linked[1], unknowns(linked[0]), sizes)
+    return _Part(runs, unknowns(edges), sizes)
 
 
 def _tops(program: Program, makers: Mapping[str, Step]) -> Iterator[str]:

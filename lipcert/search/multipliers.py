@@ -65,16 +65,15 @@ class Linked:
         return Linked((*self.edges, Edge(last, (last[0], last[1] + 1), link)))
 
     @cached_property
-    def steepest(self) -> FloatArray | None:
-        """The transposed Jacobian with every slope at its largest, if float64 can hold it."""
+    def steepest(self) -> FloatArray:
+        """The transposed Jacobian with every slope at its largest."""
         known = [
             edge
             if isinstance(edge.link, Matrix)
             else replace(edge, link=Diagonal(exact(edge.link.entries.hi)))
             for edge in self.edges
         ]
-        descent = descent_of(known, self.size)
-        return None if descent is None else descent.bottom.rows
+        return descent_of(known, self.size).bottom.rows
 
 
 @np.errstate(all="ignore")
@@ -93,15 +92,11 @@ def multipliers(
         sharp: whether only the norm counts, to its last digits; a form of values also bounds boxes.
     """
     descent = descent_of(chain.edges, chain.size)
-    if descent is None:
-        return None
     numbers, least = np.ones(descent.total - descent.size), 0.0
     phases, kind = _SHARP if sharp else _PHASES, np.float32 if patience <= 1.0 else np.float64
     try:
-        steepest = np.zeros((1, chain.size)) if chain.steepest is None else chain.steepest
-        for piece in sorted(
-            _pieces(descent, steepest, hull, patience), key=lambda row: -row.attained
-        ):
+        pieces = _pieces(descent, chain.steepest, hull, patience)
+        for piece in sorted(pieces, key=lambda row: -row.attained):
             whole, floor = piece.problem, max(piece.attained, least)
             quick = replace(whole, fixed=whole.fixed.astype(kind))
             found = _tuned(quick, phases, floor) or _tuned(whole, phases, floor)
@@ -118,8 +113,6 @@ def multipliers(
 def first_form(chain: Linked) -> FloatArray | None:
     """Return the form with the best of the multipliers that are tried first."""
     descent = descent_of(chain.edges, chain.size)
-    if descent is None:
-        return None
     try:
         states = list(filter(None, map(_Problem.of(descent, hull=False).start, _RATIOS)))
     except np.linalg.LinAlgError:

@@ -18,6 +18,7 @@ import numpy as np
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.kinds import BatchNorm
+from lipcert.core.line import NotProved
 from lipcert.core.lines.norms import StepNorm, matrix_holds, norm_holds
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm, stacked
@@ -179,8 +180,9 @@ def proved_claim(row: tuple[Step, ...], program: Program, tier: TierName) -> Nor
 
     The result is None if it proves none.
     """
-    kernel = kernel_of(row, program.shapes)
-    if kernel is None:
+    try:
+        kernel = kernel_of(row, program.shapes)
+    except NotProved:
         return None
 
     def holds(claim: NormClaim) -> bool:
@@ -194,8 +196,6 @@ def proved_claim(row: tuple[Step, ...], program: Program, tier: TierName) -> Nor
 def proved_stack(row: tuple[Step, ...], program: Program, tier: TierName) -> StackNorm | None:
     """Return the smallest proved norm of matrices that read one value; None if none is."""
     rows, before = stacked(row), program.shapes[row[0].inputs[0]]
-    if rows is None:
-        return None
     op = Dense(Operand(rows.lo, rows.hi), None)
     kernel = Kernel.of(op, before, (*before[:-1], len(rows.lo)))
     found = _first(proposals(kernel, tier), lambda claim: matrix_holds(rows, claim.bound, _CHECK))
@@ -222,7 +222,7 @@ def _kernel_holds(kernel: Kernel, claim: NormClaim) -> bool:
     """Whether a norm is proved for a kernel; one beyond the limits of a proof is not."""
     try:
         return kernel.norm_at_most(claim.bound, claim.witness, _CHECK)
-    except ValueError:
+    except NotProved:
         return False
 
 

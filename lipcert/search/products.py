@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.kinds import BatchNorm, Centre, Concat
+from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import VALUES, chain_steps
 from lipcert.core.lines.products import MAX_CUTS, ProductFact, Unfolded, region_of
 from lipcert.core.lines.proof import Proof
@@ -92,8 +93,11 @@ def region_between(
     if any(step.op != _RELU and not isinstance(step.op, _AFFINE) for step in steps):
         return None
     ties = wide_entries(proof, facts, start, stop)
-    region = None if ties is None else region_of(proof, facts, start, stop, ties)
-    if region is None or region.total > LARGEST:
+    try:
+        region = region_of(proof, facts, start, stop, ties or ())
+    except NotProved:
+        return None
+    if region.total > LARGEST:
         return None
     norms = facts[stop].norm, *(group.norm for group in region.groups)
     return region if all(1.0 / _MOST < norm < _MOST for norm in norms) else None

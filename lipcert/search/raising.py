@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.line import NotProved
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.convolution import Kernel, kernel_of
@@ -58,14 +59,17 @@ def gains(
     norm: of what the run reads; known: of the ReLU. patience: factor for the evaluations.
     """
     *run, above = steps
-    kernel = kernel_of(run, proof.program.shapes)
-    if kernel is None or not kernel.frame.kernel.any() or _looks(kernel, patience) < _LEAST_LOOKS:
-        return
-    constants = constants_of(run, proof)
-    copies = copies_of(above.shape, len(kernel.frame.kernel), kernel.frame.groups)
-    numbers = numbers_to_raise(kernel, constants, norm, copies, known, patience=patience)
-    raised = None if numbers is None else raised_kernel(kernel, constants, numbers)
-    if numbers is None or raised is None:
+    try:
+        kernel = kernel_of(run, proof.program.shapes)
+        if not kernel.frame.kernel.any() or _looks(kernel, patience) < _LEAST_LOOKS:
+            return
+        constants = constants_of(run, proof)
+        copies = copies_of(above.shape, len(kernel.frame.kernel), kernel.frame.groups)
+        numbers = numbers_to_raise(kernel, constants, norm, copies, known, patience=patience)
+        if numbers is None:
+            return
+        raised = raised_kernel(kernel, constants, numbers)
+    except NotProved:
         return
     length = math.hypot(norm, copies**0.5 * numbers[2][0])
     values = tuple(step.output for step in run)

@@ -57,7 +57,7 @@ def window_line(proof: Proof, steps: Sequence[Step], norms: Sequence[float]) -> 
         layers = layers_of(proof, values[:-1], values[-1])
         kernels = kernels_of(proof, layers)
         layout = Layout.of([kernel.frame for kernel in kernels])
-    except (NotProved, ValueError):
+    except NotProved:
         return None
     points = _waves(layout.shape[2:], _few(layout.shape[2:])).shape[1]
     work = _LOOKS * points * _PER_EIGENVALUE * layout.shape[0] ** 3

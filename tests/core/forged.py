@@ -1,10 +1,12 @@
 """Certificates that claim exactly what their lines prove, for any model, premises and scope."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from onnx import TensorProto
@@ -28,6 +30,7 @@ from lipcert.core.coverage import frozen_tensors, tensors
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Circumstances, Premises
+from lipcert.core.line import NotProved
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
@@ -36,6 +39,7 @@ from lipcert.search.prover import Derived, derive
 from lipcert.text.certificate import assumptions_of
 from tests.core.lower.cases import onnx_file
 
+_T = TypeVar("_T")
 PREMISES = Premises(
     input_norm=None,
     input_box=(0.0, 1.0),
@@ -45,6 +49,13 @@ PREMISES = Premises(
     mechanism=Unchanged(),
     relation="zero-out",
 )
+
+
+def proved(asked: Callable[..., _T], *given: object, **named: object) -> _T | None:
+    """What is asked for; None where it is not proved."""
+    with suppress(NotProved):
+        return asked(*given, **named)
+    return None
 
 
 @dataclass(frozen=True)

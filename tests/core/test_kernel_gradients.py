@@ -151,7 +151,7 @@ def test_rows_are_pulled_through_linear_steps(seed):
             continue
         shape = program.shapes[step.inputs[0]]
         rows = rng.standard_normal((2, math.prod(step.shape)))
-        interval = pulled(exact(rows), step, shape, {})
+        interval = pulled(exact(rows), step, shape)
         x = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
         for row, low, high in zip(rows, interval.lo, interval.hi, strict=True):
             value = linear(step, x, {}).flatten() @ torch.from_numpy(row)
@@ -352,7 +352,7 @@ def attained(
     proof, steps = found.proof, found.proof.program.steps
     hull = proof.passes[LOSS].cotangents[proof.program.output].hull
     place = next(k for k, step in enumerate(steps) if step.output == found.value)
-    limits = slopes_between(steps[place:], proof.facts) or {}
+    limits = slopes_between(steps[place:], proof.facts)
     below, shapes = steps[place].inputs[0], proof.program.shapes
     fact = proof.facts[below]
     signless = bool((fact.box.lo >= 0.0).all())

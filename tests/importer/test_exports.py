@@ -164,7 +164,6 @@ def test_every_export_is_bounded(exported, kind, option):
     imported = load_model(path, trusted=True)
     assert not any(item.folded for item in imported.graph.parameters.values())
     found = analyze(imported, Settings()).network.grad_norm
-    assert found is not None
     assert found >= largest_gradient(module, shape)
     if OPTIONS[option]["dynamo"]:
         used = {name for name, _ in module.named_parameters() if not name.startswith("embedding")}

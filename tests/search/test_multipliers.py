@@ -12,6 +12,7 @@ from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
 from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers
+from tests.core.forged import proved
 
 WIDTHS = (4, 5, 5, 3)
 
@@ -56,13 +57,11 @@ def test_as_good_as_a_general_optimiser(
     """
     steps, shapes, slopes = network(seed, low)
     linked = links_of("x", steps, shapes, slopes, ())
-    assert linked is not None
     found = multipliers(Linked(linked[0]), hull=hull, patience=4.0 if sharp else 1.0, sharp=sharp)
-    assert found is not None
     lists, norm = found
 
     def bound(numbers) -> float:
-        form = chain_form("x", steps, shapes, slopes, numbers, proof=definite_float)
+        form = proved(chain_form, "x", steps, shapes, slopes, numbers, proof=definite_float)
         if form is None:
             return 1e6
         return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else Spectra().norm(form)
@@ -92,7 +91,6 @@ def test_known_and_unknown_slopes_side_by_side() -> None:
             edges.append(Edge((f"v{place}", 0), (f"v{place + 1}", 0), link))
             place += 1
     found = multipliers(Linked(tuple(edges)), hull=False)
-    assert found is not None
     assert [len(numbers) for numbers in found[0]] == [16] * 4
     assert all(number > 0.0 for numbers in found[0] for number in numbers)
 

@@ -53,7 +53,6 @@ def tokens(seed: int, ending: str) -> Chain:
 def descent(chain: Chain) -> tuple[tuple[Edge, ...], Descent]:
     steps, shapes, slopes = chain
     linked = links_of("x", steps, shapes, slopes, ())
-    assert linked is not None
     edges = linked[0]
     found = descent_of(edges, Linked(edges).size)
     assert found is not None
@@ -93,10 +92,8 @@ def test_as_good_as_multipliers_of_the_whole(
         def bound(chain: Chain = tokens(seed, ending)) -> float:  # noqa: B008
             edges, _ = descent(chain)
             found = multipliers(Linked(edges), hull=hull)
-            assert found is not None
             steps, shapes, slopes = chain
             form = chain_form("x", steps, shapes, slopes, found[0], proof=definite_float)
-            assert form is not None
             return form.over_hull(Hull(len(form.matrix), 1.0)) if hull else Spectra().norm(form)
 
         ours = bound()

@@ -18,6 +18,7 @@ from lipcert.core.arithmetic import round_down
 from lipcert.core.forms.descent import inequality_of, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, links_of
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
+from lipcert.core.line import NotProved
 from lipcert.core.norms.claim import MAX_SIZE, Definite, is_semidefinite, lowered, room_for
 from lipcert.core.norms.residual import lower_factor
 from lipcert.core.program import Shape, Step
@@ -84,8 +85,8 @@ def chain_form(
     multipliers: Sequence[Sequence[float]],
     *,
     proof: Definite,
-) -> Form | None:
-    """Return a form with JJᵀ ≤ P for every Jacobian J of these steps; None if none is proved.
+) -> Form:
+    """Return a form with JJᵀ ≤ P for every Jacobian J of these steps, or raise NotProved.
 
     steps: all steps on the ways from `start` to the output of the last one, with the operands of
     the file. proof: the arithmetic that decides. The other arguments are those of `links_of`.
@@ -93,28 +94,21 @@ def chain_form(
     largest magnitudes, because ‖Ds‖² is a sum over the entries. All runs of a value share one form.
     Adding P rounds once.
     """
-    try:
-        found = links_of(start, steps, shapes, slopes, multipliers)
-    except ValueError:
-        return None
-    if found is None:
-        return None
-    edges, runs = at_the_bottom(found[0]), found[1]
-    size = math.prod(steps[-1].shape) // runs
+    links, runs = links_of(start, steps, shapes, slopes, multipliers)
+    edges, size = at_the_bottom(links), math.prod(steps[-1].shape) // runs
     if unknowns(edges) + size > MAX_SIZE:
-        return None
+        raise NotProved("the form is too large")
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        inequality = inequality_of(edges, size)
-        form = None if inequality is None else _completion(*inequality, size)
-        if inequality is None or form is None:
-            return None
-        matrix, error = inequality
+        matrix, error = inequality_of(edges, size)
+        form = _completion(matrix, error, size)
         matrix[-size:, -size:] += form
         error[-size:, -size:] += np.abs(matrix[-size:, -size:]) * 2.0**-52
-        return Form(form, runs, proof) if is_semidefinite(matrix, error, proof) else None
+        if not is_semidefinite(matrix, error, proof):
+            raise NotProved("its multipliers prove no form")
+    return Form(form, runs, proof)
 
 
-def _completion(matrix: Array, error: Array, size: int) -> Array | None:
+def _completion(matrix: Array, error: Array, size: int) -> Array:
     """Untrusted: P with which M is likely to be proved, about CᵀA⁻¹C − B for M = [[A, C], [Cᵀ, B]].
 
     Once without what the error takes, and once with it, in the scale of the proof.
@@ -125,7 +119,7 @@ def _completion(matrix: Array, error: Array, size: int) -> Array | None:
         scaled, scale = lowered(whole, share * error)
         factor = lower_factor(scaled - room * np.eye(len(scaled)), below)
         if factor is None:
-            return None
+            raise NotProved("its multipliers prove no form")
         factor, scaled, top = factor[below:].copy(), scaled[below:, below:].copy(), scale[below:]
         more = factor @ factor.T - scaled + room * np.eye(size)
         found = found + 0.5 * (more + more.T) / top[:, None] / top

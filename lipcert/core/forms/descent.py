@@ -21,6 +21,7 @@ import numpy.typing as npt
 from lipcert.core.budget import spend
 from lipcert.core.forms.links import Diagonal, Edge, Link, Matrix
 from lipcert.core.interval import Array, Interval, norm_up
+from lipcert.core.line import NotProved
 
 _LARGEST: Final = 2.0**400
 """of multipliers and of their inverses, and of what links do to a number"""
@@ -110,7 +111,7 @@ def middle(entries: Interval) -> Array:
 
 def descent_of(
     edges: Sequence[Edge], size: int, taken: Callable[[Interval], Array] = middle
-) -> Descent | None:
+) -> Descent:
     """The way down from the target of the last edge to the source of the first.
 
     size: length of g. taken: the numbers in the place of entries that are known as intervals.
@@ -123,9 +124,9 @@ def descent_of(
     blocks: list[Block] = []
     for edge in reversed(edges):
         spend()
-        above = found.get(edge.target)
-        if above is None:
-            return None
+        if edge.target not in found:
+            raise NotProved("a step of the chain leads nowhere")
+        above = found[edge.target]
         if isinstance(edge.link, Matrix):
             below = above.below(taken(edge.link.entries))
         else:
@@ -151,9 +152,8 @@ def _replaced(below: Rows, unknown: npt.NDArray[np.bool_], own: slice) -> Rows:
     return Rows(rows, own.start, unknown)
 
 
-def inequality_of(edges: Sequence[Edge], size: int) -> tuple[Array, Array] | None:
-    """M for edges from below, and how far each entry of it is from the exact one at most; None
-    without good multipliers.
+def inequality_of(edges: Sequence[Edge], size: int) -> tuple[Array, Array]:
+    """M for edges from below, and how far each entry of it is from the exact one at most.
 
     Proof: an entry is a sum of products of factors c, which pass at most n roundings, so that it
     errs by γ_n·Σ Π|c|. Factors that are off by r change it by at most Σ Π(|c| + r) − Σ Π|c|. These
@@ -164,21 +164,19 @@ def inequality_of(edges: Sequence[Edge], size: int) -> tuple[Array, Array] | Non
     """
     diagonals = [e.link for e in edges if isinstance(e.link, Diagonal) and e.link.unknown.any()]
     if any(x.weights is None or x.weights.shape != x.unknown.shape for x in diagonals):
-        return None
+        raise NotProved("its multipliers do not fit its steps")
     chosen = [x.weights[x.unknown] for x in diagonals if x.weights is not None]
     t = np.concatenate([np.zeros(0), *chosen])
     stretch = math.prod(1.0 + _stretch(edge.link) for edge in edges)
     if not (((t >= 1.0 / _LARGEST) & (t <= _LARGEST)).all() and stretch <= _LARGEST):
-        return None
+        raise NotProved("its multipliers or its steps are too large or too small")
     plain, largest = descent_of(edges, size), descent_of(edges, size, Interval.magnitude)
-    if plain is None or largest is None:
-        return None
     above = largest.matrix(t, unsigned=True)
     n = plain.total + len(plain.bottom.rows) + 2 * sum(len(e.link.entries.lo) + 8 for e in edges)
     error = above * (n * 2.0**-50) + stretch**2 * float(np.max(t, initial=1.0)) * 2.0**-970
     if not all(_is_exact(edge.link) for edge in edges):
         least = descent_of(edges, size, lambda entries: np.abs(middle(entries)))
-        error += above if least is None else above - least.matrix(t, unsigned=True)
+        error += above - least.matrix(t, unsigned=True)
     return plain.matrix(t), error
 
 

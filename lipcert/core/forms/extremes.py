@@ -6,16 +6,17 @@ mixtures of its derivatives, have slopes between −1 and 1; half of the sum pas
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
+from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.kinds import ReduceMax, Sort
+from lipcert.core.line import NotProved
 from lipcert.core.program import IndexArray, Op, Shape, Step
 from lipcert.core.rules.windows import axes_of
 from lipcert.core.window_kinds import MaxPool
@@ -35,8 +36,8 @@ class Ordering:
     rounds: tuple[tuple[npt.NDArray[np.bool_], Array], ...]
 
 
-def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering | None:
-    """A step that picks or orders entries of x; None for another one, or one that is too large.
+def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering:
+    """A step that picks or orders entries of x; raise NotProved if it is too large, or another.
 
     Proof: a maximum of several numbers is the maximum of maxima of pairs, and what is alone in a
     round passes. A window at the rim reads one of its entries again in the place of padding, which
@@ -55,28 +56,27 @@ def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering | None:
             return _tournament(entries.reshape(-1, max(length, 1)), before, first, both=False)
         case MaxPool():
             windows = _windows(op, before)
-            fits = windows is not None and len(windows) == math.prod(after[2:])
-            return _tournament(windows, before, 2, both=False) if fits else None
-    return None
+            if len(windows) == math.prod(after[2:]):
+                return _tournament(windows, before, 2, both=False)
+    raise NotProved("a step orders more than pairs")
 
 
-def ordered(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]] | None:
-    """The edges of a step that picks or orders entries, each with the number of its blocks."""
-    ordering = ordering_of(step.op, before[0], step.shape)
-    return None if ordering is None else list(_edges(ordering, (step.inputs[0], 0), step.output))
+def ordered(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]]:
+    """The edges of a step that picks or orders entries, each with the number of its blocks.
 
-
-def _edges(ordering: Ordering, source: Place, value: str) -> Iterator[tuple[Edge, int]]:
-    """A matrix, then slopes and a matrix for each round. All numbers are sums of powers of two."""
-    stage = 1
-    yield Edge(source, (value, stage), Matrix(exact(ordering.first))), ordering.blocks
+    A matrix, then slopes and a matrix for each round. All numbers are sums of powers of two.
+    """
+    ordering, value, stage = ordering_of(step.op, before[0], step.shape), step.output, 1
+    first, blocks = Matrix(exact(ordering.first)), ordering.blocks
+    found = [(Edge((step.inputs[0], 0), (value, stage), first), blocks)]
     for unknown, mix in ordering.rounds:
-        low = np.tile(np.where(unknown, -1.0, 1.0), ordering.blocks)
+        low = np.tile(np.where(unknown, -1.0, 1.0), blocks)
         slopes = Diagonal(Interval(low, np.ones(low.size)), weighed=True)
-        yield Edge((value, stage), (value, stage + 1), slopes), low.size
+        found.append((Edge((value, stage), (value, stage + 1), slopes), low.size))
         stage += 2
         place = (value, 0 if mix is ordering.rounds[-1][1] else stage)
-        yield Edge((value, stage - 1), place, Matrix(exact(mix))), ordering.blocks
+        found.append((Edge((value, stage - 1), place, Matrix(exact(mix))), blocks))
+    return found
 
 
 def _of_block(shape: Shape, axis: int) -> IndexArray:
@@ -85,12 +85,12 @@ def _of_block(shape: Shape, axis: int) -> IndexArray:
     return np.arange(math.prod(inner), dtype=np.int64).reshape(inner)
 
 
-def _windows(op: MaxPool, before: Shape) -> IndexArray | None:
-    """The entries that each window reads; None where one reads nothing, or all are too many."""
+def _windows(op: MaxPool, before: Shape) -> IndexArray:
+    """The entries that each window reads."""
     found = np.zeros((1, 1), dtype=np.int64)
     for axis in axes_of(op.window, before[2:]):
         if not axis.at_outputs.any(axis=1).all() or found.size * axis.reads.size > 1 << 22:
-            return None
+            raise NotProved("a window reads nothing, or there are too many")
         anyone = axis.reads.max(axis=1, keepdims=True)
         reads = np.where(axis.reads < 0, anyone, axis.reads)
         both = found[:, None, :, None] * axis.size + reads[None, :, None, :]
@@ -98,16 +98,14 @@ def _windows(op: MaxPool, before: Shape) -> IndexArray | None:
     return found
 
 
-def _tournament(
-    groups: IndexArray | None, before: Shape, axis: int, *, both: bool
-) -> Ordering | None:
+def _tournament(groups: IndexArray, before: Shape, axis: int, *, both: bool) -> Ordering:
     """The maximum of each group of entries of a block; both: of pairs, the minimum as well.
 
     Minima come first, all of them, then maxima: as a pair lies along the axis.
     """
     columns = math.prod(before[axis:])
-    if groups is None or groups.shape[1] < 2 or max(columns, groups.size) > _LARGEST_BLOCK:
-        return None
+    if groups.shape[1] < 2 or max(columns, groups.size) > _LARGEST_BLOCK:
+        raise NotProved("a step orders single entries, or too many")
     rows = np.eye(columns)[groups]
     matrices: list[Array] = []
     unknown: list[npt.NDArray[np.bool_]] = []

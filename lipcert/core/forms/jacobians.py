@@ -11,6 +11,7 @@ import numpy as np
 
 from lipcert.core.forms.links import Diagonal, Link, Matrix, diagonal, matrix
 from lipcert.core.interval import Array, Interval, exact
+from lipcert.core.line import NotProved
 from lipcert.core.program import Move, Shape
 
 if TYPE_CHECKING:  # which a program that lacks them does not load
@@ -22,24 +23,24 @@ _ROUNDING: Final = 2.0**-50
 """more than two roundings and that of an end, relative to an entry"""
 
 
-def factors(op: Scale, shape: Shape, _: Shape) -> Link | None:
+def factors(op: Scale, shape: Shape, _: Shape) -> Link:
     """The factor of each entry."""
     return diagonal(Interval(op.factor.lo, op.factor.hi), shape)
 
 
-def channels(op: BatchNorm, shape: Shape, _: Shape) -> Link | None:
+def channels(op: BatchNorm, shape: Shape, _: Shape) -> Link:
     """The factor of each entry is that of its channel."""
     found = Interval(op.scale.lo, op.scale.hi) * Interval(op.inverse.lo, op.inverse.hi)
     per_channel = (-1, *[1] * (len(shape) - 2))
     return diagonal(found.moved(lambda end: end.reshape(per_channel)), shape)
 
 
-def unit(_: Shift, shape: Shape, __: Shape) -> Link | None:
+def unit(_: Shift, shape: Shape, __: Shape) -> Link:
     """1 at every entry."""
     return diagonal(exact(1.0), shape)
 
 
-def convolution(op: Conv, shape: Shape, after: Shape) -> Matrix | None:
+def convolution(op: Conv, shape: Shape, after: Shape) -> Matrix:
     """A transposed one is the transpose of what is written out."""
     from lipcert.core.norms.convolution import Kernel  # noqa: PLC0415  for these only
 
@@ -55,7 +56,7 @@ def averages(op: AveragePool, shape: Shape, after: Shape) -> Matrix:
     ones = np.ones((shape[1], 1, *op.window.taps))
     total = Convolution(ones, shape[2:], op.window, shape[1]).matrix()
     if total.shape[0] != math.prod(after) or shape[0] != 1:
-        raise ValueError("an average does not fit its shapes")
+        raise NotProved("an average does not fit its shapes")
     counts = total.sum(axis=1, keepdims=True)
     if op.counts_padding:
         counts[:] = math.prod(op.window.taps)

@@ -8,11 +8,12 @@ import numpy as np
 from lipcert.core.forms.links import Diagonal, Edge, Link, Matrix
 from lipcert.core.interval import exact
 from lipcert.core.kinds import Concat
+from lipcert.core.line import NotProved
 from lipcert.core.program import Shape, Step
 from lipcert.core.token_kinds import Add
 
 
-def joined(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]] | None:
+def joined(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]]:
     """The edges of a step that reads values of these shapes, each with its number of blocks."""
     links: Sequence[Link]
     match step.op:
@@ -23,7 +24,7 @@ def joined(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]] | None
             blocks = math.prod(step.shape[:axis])
             links = list(_parts([math.prod(shape) // max(blocks, 1) for shape in before]))
         case _:
-            return None
+            raise NotProved(f"{step.output} is a sum of values that are repeated")
     return [
         (Edge((name, 0), (step.output, 0), link), blocks)
         for name, link in zip(step.inputs, links, strict=True)

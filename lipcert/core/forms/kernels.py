@@ -33,6 +33,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, divide_down, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, absolute, exact, up
+from lipcert.core.line import NotProved
 from lipcert.core.norms.claim import NormCheck, all_at_most
 from lipcert.core.program import IndexArray
 from lipcert.core.rules.facts import root_up
@@ -56,7 +57,7 @@ def kernel_factor_at_most(  # noqa: PLR0917  a claim, and what it is about
     """Whether σ ≤ claim could be proved, with a = ratio.
 
     vector: v, [channels, windows]; slopes: of m, alike; reads: the pixel of each window and tap, or
-    −1, no pixel twice for one tap. nonnegative: whether no entry of x is negative. ValueError
+    −1, no pixel twice for one tap. nonnegative: whether no entry of x is negative. NotProved
     beyond the limits of a proof.
     Proof: an entry stands in [aD; S] once for each tap at most. Let U be [aμv; ρ|v|] as a matrix
     [2·channels, windows]; then ‖[aD; S]x‖² = Σ_t ‖U·x(t)‖² ≤ ‖U‖²·r‖x‖², x(t) what the windows
@@ -64,7 +65,7 @@ def kernel_factor_at_most(  # noqa: PLR0917  a claim, and what it is about
     first.
     """
     if not 0.0 < ratio < math.inf:
-        raise ValueError("the ratio of a correlation is a positive number")
+        raise NotProved("the ratio of a correlation is a positive number")
     parts = correlated(vector, slopes, ratio, nonnegative=nonnegative)
     claim = divide_down(claim, sqrt_up(1 + 1 / Fraction(ratio) ** 2))
     times = int(np.bincount(reads[reads >= 0], minlength=1).max())
@@ -96,7 +97,7 @@ def laid_out(parts: Array, reads: IndexArray, pixels: int) -> Array:
     flat, taps = parts.reshape(-1, len(reads)), reads.shape[1]
     rows = len(flat)
     if rows * taps * pixels > MAX_ENTRIES:
-        raise ValueError("a correlation is too large")
+        raise NotProved("a correlation is too large")
     found = np.zeros((rows, taps, pixels))
     for tap, places in enumerate(reads.T):
         used = np.flatnonzero(places >= 0)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lipcert.core.budget import spend
 from lipcert.core.interval import Array, Interval
+from lipcert.core.line import NotProved
 from lipcert.core.program import Dense, Shape, Step
 from lipcert.core.registry import Registry
 
@@ -90,8 +91,8 @@ def links_of(
     shapes: Mapping[str, Shape],
     slopes: Mapping[str, Interval],
     multipliers: Sequence[Sequence[float]],
-) -> tuple[tuple[Edge, ...], int] | None:
-    """The edges, and how many runs there are; None where a step is not a link.
+) -> tuple[tuple[Edge, ...], int]:
+    """The edges, and how many runs there are; raise NotProved where a step is not a link.
 
     What a step adds to values that do not come from `start` has no edge.
     slopes: for each Activation and PRelu, by the value it computes, an interval that broadcasts to
@@ -106,58 +107,46 @@ def links_of(
     inside = {start, *(step.output for step in steps)}
     for step in steps:
         spend()
-        edges = edges_of(step, [shapes[name] for name in step.inputs], slopes)
-        if edges is None:
-            return None
-        for edge, blocks in edges:
+        for edge, blocks in edges_of(step, [shapes[name] for name in step.inputs], slopes):
             if edge.source[0] not in inside:
                 continue
             link = edge.link
             if isinstance(link, Diagonal) and link.weighed and rest:
-                weights = np.array(rest.pop(0), dtype=np.float64)
-                found.append((replace(edge, link=replace(link, weights=weights)), blocks))
-            else:
-                found.append((edge, blocks))
+                link = replace(link, weights=np.array(rest.pop(0), dtype=np.float64))
+            found.append((replace(edge, link=link), blocks))
     runs = math.gcd(*(blocks for _, blocks in found))
     if rest or runs < 1:
-        return None
-    whole: list[Edge] = []
-    for edge, blocks in found:
-        lumped = on_run(edge.link, blocks // runs, runs)
-        if lumped is None:
-            return None
-        whole.append(replace(edge, link=lumped))
+        raise NotProved("its multipliers are not those of its steps")
+    whole = (replace(edge, link=on_run(edge.link, blocks // runs, runs)) for edge, blocks in found)
     return tuple(whole), runs
 
 
 def edges_of(
     step: Step, before: Sequence[Shape], slopes: Mapping[str, Interval]
-) -> list[tuple[Edge, int]] | None:
+) -> list[tuple[Edge, int]]:
     """Return the edges of a step, each with the number of blocks that it keeps apart."""
     kind = type(step.op).__name__
     for table in (JOINS, ORDERINGS):
         if kind in table:
-            found: list[tuple[Edge, int]] | None = table[kind](step, before)
+            found: list[tuple[Edge, int]] = table[kind](step, before)
             return found
     if len(step.inputs) != 1:
-        return None
+        raise NotProved(f"{step.output} is computed from several values")
     (name,), (shape,) = step.inputs, before
     link = link_of(step, shape, slopes)
-    if link is None:
-        return None
     if step.op.is_function and isinstance(link, Diagonal):
         link = replace(link, weighed=True)
     columns = link.entries.shape[1] if isinstance(link, Matrix) else 1
     return [(Edge((name, 0), (step.output, 0), link), math.prod(shape) // max(columns, 1))]
 
 
-def on_run(link: Link, blocks: int, runs: int) -> Link | None:
-    """Return a link on a run of so many blocks; None for a matrix that is too large."""
+def on_run(link: Link, blocks: int, runs: int) -> Link:
+    """Return a link on a run of so many blocks; raise NotProved if its matrix is too large."""
     if isinstance(link, Diagonal):
         low, high = link.entries.lo.reshape(runs, -1), link.entries.hi.reshape(runs, -1)
         return replace(link, entries=Interval(low.min(axis=0), high.max(axis=0)))
     if link.entries.lo.size * blocks**2 > MAX_ENTRIES:
-        return None
+        raise NotProved("the matrix of a link is too large")
     return link if blocks == 1 else Matrix(link.entries.moved(partial(_repeated, blocks=blocks)))
 
 
@@ -169,25 +158,31 @@ def _repeated(matrix: Array, blocks: int) -> Array:
     return whole.reshape(blocks * rows, blocks * columns)
 
 
-def link_of(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | None:
+def link_of(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link:
     """Return the Jacobian of a step that reads a value of this shape, in row-major order."""
     if step.op.is_function:
-        return diagonal(slopes[step.output], shape) if step.output in slopes else None
+        return diagonal(slopes[step.output], shape)
     if isinstance(step.op, Dense):
         return matrix(Interval(step.op.weight.lo, step.op.weight.hi))
     kind, entries = type(step.op).__name__, math.prod(shape) * math.prod(step.shape)
     if kind not in _JACOBIANS or (kind not in _DIAGONAL and entries > MAX_ENTRIES):
-        return None
-    found: Link | None = _JACOBIANS[kind](step.op, shape, step.shape)
+        raise NotProved(f"{step.output} is computed by {kind}, which has not a link of this size")
+    found: Link = _JACOBIANS[kind](step.op, shape, step.shape)
     return found
 
 
-def diagonal(slopes: Interval, shape: Shape) -> Diagonal | None:
-    """The slopes, where all of them are finite."""
-    flat = slopes.broadcast(shape).moved(np.ravel)
-    return Diagonal(flat) if np.isfinite(flat.magnitude()).all() else None
+def diagonal(slopes: Interval, shape: Shape) -> Diagonal:
+    """The slopes, all of which are finite."""
+    return Diagonal(finite(slopes.broadcast(shape).moved(np.ravel)))
 
 
-def matrix(entries: Interval) -> Matrix | None:
-    """The entries, where all of them are finite."""
-    return Matrix(entries) if np.isfinite(entries.magnitude()).all() else None
+def matrix(entries: Interval) -> Matrix:
+    """The entries, all of which are finite."""
+    return Matrix(finite(entries))
+
+
+def finite(entries: Interval) -> Interval:
+    """Return the entries; raise NotProved if one is not finite."""
+    if not np.isfinite(entries.magnitude()).all():
+        raise NotProved("a slope or an entry is not bounded")
+    return entries

@@ -19,15 +19,15 @@ Vectors are pulled back through single steps: rows g become gᵀJ, all of them a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up
-from lipcert.core.forms.links import Diagonal, Matrix, link_of
+from lipcert.core.forms.links import Diagonal, finite, link_of
 from lipcert.core.interval import Array, Interval, down, exact, up
+from lipcert.core.line import NotProved
 from lipcert.core.program import IndexArray, Move, Operand, Shape, Step
 from lipcert.core.rules.facts import lengths_up
 from lipcert.core.rules.window_reads import windows_over
@@ -96,15 +96,11 @@ def distances(vectors: Interval) -> Array:
     return up(up(apart + errors[:, None]) + errors)
 
 
-def pulled(
-    rows: Interval, step: Step, shape: Shape, slopes: Mapping[str, Interval]
-) -> Interval | None:
-    """rows·J for the Jacobian J of a step between values in row-major order; None where unknown.
+def pulled(rows: Interval, step: Step, shape: Shape) -> Interval:
+    """rows·J for the Jacobian J of a linear step between values in row-major order.
 
-    shape: of what it reads. slopes: of each step that acts entry by entry, as in `links_of`.
-    ValueError where the step does not fit its shapes.
+    shape: of what it reads. Raise NotProved where J is not known, or the result is not finite.
     """
-    found: Interval | None
     match step.op:
         case Conv(transposed=False):
             found = _convolved(rows, step.op, shape, step.shape)
@@ -117,37 +113,29 @@ def pulled(
             whole = rows.moved(lambda end: end.reshape(-1, *step.shape))
             found = whole.broadcast((len(rows.lo), *shape)) * exact(float(terms)).reciprocal()
         case _ if len(step.inputs) == 1:
-            found = _linked(rows, step, shape, slopes)
+            found = _linked(rows, step, shape)
         case _:
-            return None
-    return None if found is None else _flat(found)
+            raise NotProved(f"{step.output} is computed from several values")
+    return finite(found.moved(lambda end: end.reshape(len(end), -1)))
 
 
-def _linked(
-    rows: Interval, step: Step, shape: Shape, slopes: Mapping[str, Interval]
-) -> Interval | None:
+def _linked(rows: Interval, step: Step, shape: Shape) -> Interval:
     """Through a diagonal, or a matrix on every run along the last axis."""
-    link = link_of(step, shape, slopes)
+    link = link_of(step, shape, {})
     if isinstance(link, Diagonal):
-        return rows * link.entries if rows.shape[1] == link.entries.lo.size else None
-    if not isinstance(link, Matrix):
-        return None
+        return rows * link.entries
     runs = rows.moved(lambda end: end.reshape(len(end), -1, len(link.entries.lo)))
     return runs @ link.entries
 
 
-def _moved(rows: Interval, sources: IndexArray, size: int) -> Interval | None:
-    """To where the entries come from; None where one is repeated."""
+def _moved(rows: Interval, sources: IndexArray, size: int) -> Interval:
+    """To where the entries come from; none of them may be repeated."""
     inside = np.flatnonzero(sources >= 0)
     if np.bincount(sources[inside], minlength=1).max() > 1:
-        return None
+        raise NotProved("a move repeats an entry")
     low, high = np.zeros((len(rows.lo), size)), np.zeros((len(rows.lo), size))
     low[:, sources[inside]], high[:, sources[inside]] = rows.lo[:, inside], rows.hi[:, inside]
     return Interval(low, high)
-
-
-def _flat(rows: Interval) -> Interval:
-    return rows.moved(lambda end: end.reshape(len(end), -1))
 
 
 def _convolved(rows: Interval, op: Conv, shape: Shape, after: Shape) -> Interval:

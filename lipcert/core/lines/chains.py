@@ -5,7 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.codec import Bound, member
@@ -16,7 +16,7 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import LOSS, Proof, Seed
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import Program, Step
-from lipcert.core.rules.base import Weights
+from lipcert.core.rules.base import Entrywise, Weights
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import rule_at
 
@@ -62,18 +62,12 @@ class ChainForm(Line[Chain]):
 
     def evaluate(self, proof: Proof) -> Chain:
         """Prove the form for the operands of the file."""
-        program = proof.program
-        steps = chain_steps(program, self.use, self.start, self.stop, proof.free)
+        shapes, proves = proof.program.shapes, proof.engine.definite
+        steps = chain_steps(proof.program, self.use, self.start, self.stop, proof.free)
         if steps is None:
             raise NotProved("no chain of fixed steps leads from its start to its stop")
         slopes = slopes_at(proof, self.use, self.start, steps)
-        form = None
-        if slopes is not None:
-            shapes, numbers = program.shapes, self.multipliers
-            proves = proof.engine.definite
-            form = chain_form(self.start, steps, shapes, slopes, numbers, proof=proves)
-        if slopes is None or form is None:
-            raise NotProved(f"its multipliers prove no form from {self.start} to {self.stop}")
+        form = chain_form(self.start, steps, shapes, slopes, self.multipliers, proof=proves)
         if self.bound is not None and not form.has_norm(self.bound):
             raise NotProved(f"its form from {self.start} to {self.stop} proves no such norm")
         return Chain(self.start, self.stop, steps, slopes, form, self.use)
@@ -88,9 +82,7 @@ class ChainForm(Line[Chain]):
         proof.forms[proof.number] = replace(found, form=form)
 
 
-def slopes_at(
-    proof: Proof, use: str, start: str, steps: Sequence[Step]
-) -> dict[str, Interval] | None:
+def slopes_at(proof: Proof, use: str, start: str, steps: Sequence[Step]) -> dict[str, Interval]:
     """Return the slopes that facts allow the steps of a chain, for its use."""
     points = proof.images(steps, start) if use == CHORDS else None
     return slopes_between(steps, proof.facts, points)
@@ -112,7 +104,7 @@ def chain_steps(
 
 def slopes_between(
     steps: Sequence[Step], facts: Mapping[str, Fact], points: Mapping[str, Fact] | None = None
-) -> dict[str, Interval] | None:
+) -> dict[str, Interval]:
     """Return the slopes of each step that acts entry by entry, wherever facts hold.
 
     points: if they are given, the slopes are those of chords from these points, which need not
@@ -128,10 +120,8 @@ def slopes_between(
         below = facts[name]
         if points is not None:
             below = replace(below, box=hull(below.box, points[name].box))
-        known = rule_at({name: step.shape}, step, {name: below}, Weights({})).slopes()
-        if known is None:
-            return None
-        found[step.output] = known
+        rule = rule_at({name: step.shape}, step, {name: below}, Weights({}))
+        found[step.output] = cast("Entrywise[Any]", rule).slopes()
     return found
 
 

@@ -52,33 +52,29 @@ class GainFact(FactLine):
         below = proof.facts[steps[0].inputs[0]]
         if not (below.box.lo >= 0.0).all():
             raise NotProved("an entry below the run may be negative")
-        copies = self._copies(steps, proof)
-        if copies is None:
-            raise NotProved("its numbers prove nothing")
-        square = Fraction(self.numbers[2][0]) ** 2
+        copies, square = self._copies(steps, proof), Fraction(self.numbers[2][0]) ** 2
         norm = self._times(below.norm, square * copies)
         row = self._times(below.row_norm, square) if has_matrix(steps) else math.inf
         return Fact.of(above.shape, norm, row_norm=row)
 
-    def _copies(self, steps: Sequence[Step], proof: Proof) -> int | None:
-        """How many entries of z are τ at most; None where the gain is not proved."""
-        check, step = proof.engine.norms, steps[0]
-        try:
-            if len(steps) == 1 and isinstance(step.op, Dense) and self.method == "dense":
-                before = proof.program.shapes[step.inputs[0]]
-                upper = matrix_of(step.op, before, step.shape).hi
-                matrix = raised_entries(upper, 1, (), constants_of(steps, proof), self.numbers)
-                holds = matrix is not None and all_at_most(exact(matrix), 1.0, self.gain, check)
-                return copies_of(step.shape, len(upper)) if holds else None
-            from lipcert.core.norms.raised_kernels import raised_run  # noqa: PLC0415  for these only
+    def _copies(self, steps: Sequence[Step], proof: Proof) -> int:
+        """How many entries of z are τ at most, where the gain is proved."""
+        check, step, shapes = proof.engine.norms, steps[0], proof.program.shapes
+        constants = constants_of(steps, proof)
+        if len(steps) == 1 and isinstance(step.op, Dense) and self.method == "dense":
+            upper = matrix_of(step.op, shapes[step.inputs[0]], step.shape).hi
+            matrix = raised_entries(upper, 1, (), constants, self.numbers)
+            if all_at_most(exact(matrix), 1.0, self.gain, check):
+                return copies_of(step.shape, len(upper))
+        else:
+            from lipcert.core.norms.convolution import kernel_of  # noqa: PLC0415  for these only
+            from lipcert.core.norms.raised_kernels import raised_kernel  # noqa: PLC0415
 
-            constants, witness = constants_of(steps, proof), (self.method, self.twists, self.counts)
-            raised = raised_run(steps, proof.program.shapes, constants, self.numbers)
-            if raised is not None and raised.norm_at_most(self.gain, NormWitness(*witness), check):
+            witness = NormWitness(self.method, self.twists, self.counts)
+            raised = raised_kernel(kernel_of(steps, shapes), constants, self.numbers)
+            if raised.norm_at_most(self.gain, witness, check):
                 return copies_of(steps[-1].shape, len(raised.frame.kernel), raised.frame.groups)
-        except ValueError:  # beyond the limits of a proof
-            pass
-        return None
+        raise NotProved("its numbers prove nothing")
 
     def _times(self, norm: float, square: Fraction) -> float:
         """gain·√(norm² + square)."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar, Literal
@@ -124,7 +125,7 @@ class Kernel:
                 proof.engine.norms,
                 nonnegative=self.nonnegative,
             )
-        except ValueError:
+        except NotProved:
             return False
 
     def rests(self, part: Array | None) -> tuple[Array, Array]:
@@ -195,23 +196,17 @@ def added_below(proof: Proof, kernel: Kernel, stop: str) -> Added:
     bends = (k for k, step in enumerate(steps) if isinstance(step.op, Activation | PRelu))
     count = next(bends, 0)
     linear, bent = steps[:count], steps[count] if count else None
-    slopes = None if bent is None else slopes_between((bent,), proof.facts)
-    if bent is None or slopes is None:
+    if bent is None:
         raise NotProved("there are no linear steps below unknown slopes")
     size = math.prod(bent.shape)
     if size * max(size, *(math.prod(shapes[step.inputs[0]]) for step in linear)) > MAX_BETWEEN:
         raise NotProved("the linear steps below unknown slopes are too large")
     matrix, norm = exact(np.eye(size)), 1.0
     for step in reversed(linear):
-        try:
-            rows = pulled(matrix, step, shapes[step.inputs[0]], {})
-        except ValueError:
-            rows = None
-        if rows is None or not np.isfinite(rows.magnitude()).all():
-            raise NotProved(f"{step.output} is not known as a matrix")
-        matrix, rule = rows, rule_at(shapes, step, proof.facts, proof.weights)
+        matrix = pulled(matrix, step, shapes[step.inputs[0]])
+        rule = rule_at(shapes, step, proof.facts, proof.weights)
         norm = multiply_up(norm, rule.lipschitz(0))
-    _, radius, most = ball_of(slopes[bent.output])
+    _, radius, most = ball_of(slopes_between((bent,), proof.facts)[bent.output])
     differences = differences_at(proof, bent.output, stop)
     rests = up(multiply_up(norm, most) * differences.rests)
     return Added(matrix, differences.vectors * exact(radius), rests)
@@ -259,6 +254,7 @@ def _diagonal(proof: Proof, step: Step) -> Diagonal | None:
     """Of a step that acts entry by entry, with bounded slopes; None for another."""
     if not isinstance(step.op, Activation | PRelu | BatchNorm | Scale | Shift):
         return None
-    slopes = slopes_between((step,), proof.facts)
-    link = None if slopes is None else link_of(step, step.shape, slopes)
-    return link if isinstance(link, Diagonal) else None
+    with suppress(NotProved):
+        link = link_of(step, step.shape, slopes_between((step,), proof.facts))
+        return link if isinstance(link, Diagonal) else None
+    return None

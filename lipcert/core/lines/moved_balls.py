@@ -68,9 +68,9 @@ class ZeroFact(NearFact):
         return images[chain.stop].box, radius
 
 
-def is_proved_for(chain: Chain, slopes: Mapping[str, Interval] | None) -> bool:
+def is_proved_for(chain: Chain, slopes: Mapping[str, Interval]) -> bool:
     """Whether the form of a chain is proved for all these slopes of its steps."""
-    return slopes is not None and all(
+    return all(
         np.all(chain.slopes[name].lo <= found.lo) and np.all(found.hi <= chain.slopes[name].hi)
         for name, found in slopes.items()
     )

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import round_down
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound, member
-from lipcert.core.forms.links import ORDERINGS, Matrix, edges_of, on_run
+from lipcert.core.forms.links import ORDERINGS, Matrix, edges_of, finite, on_run
 from lipcert.core.interval import Array, Interval, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import VALUES, chain_steps
@@ -63,16 +63,14 @@ class ProductFact(FactLine):
 
     def evaluate(self, proof: Proof) -> Fact:
         """Return the level, if the form is positive semidefinite."""
-        region = None
-        if len(self.cuts) <= MAX_CUTS:
-            region = region_of(proof, proof.facts, self.start, self.value, self.ties)
-        form = None
-        if region is not None:
-            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                form = region.inequality(
-                    self.level, self.norms, self.ties, self.places, self.cuts, raised=self.raised
-                )
-        if form is None or not is_semidefinite(*form, proof.engine.definite):
+        if len(self.cuts) > MAX_CUTS:
+            raise NotProved("it has too many products")
+        region = region_of(proof, proof.facts, self.start, self.value, self.ties)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            form = region.inequality(
+                self.level, self.norms, self.ties, self.places, self.cuts, raised=self.raised
+            )
+        if not is_semidefinite(*form, proof.engine.definite):
             raise NotProved(f"its multipliers prove no norm from {self.start} to {self.value}")
         return Fact.of(proof.program.shapes[self.value], self.level)
 
@@ -134,12 +132,12 @@ class Unfolded:
         cuts: Sequence[float],
         *,
         raised: Sequence[float] = (),
-    ) -> tuple[Array, Array] | None:
+    ) -> tuple[Array, Array]:
         """Return the form for these multipliers, and how far each entry is from the exact one.
 
-        norms, ties, cuts: multipliers of norms, of y(u − y) and of products; the result is None if
-        they do not fit. places: i·K + j stands for the product of the factors i and j of K. raised:
-        empty, or p for 1 and for each entry that is a variable.
+        norms, ties, cuts: multipliers of norms, of y(u − y) and of products. places: i·K + j stands
+        for the product of the factors i and j of K. raised: empty, or p for 1 and for each entry
+        that is a variable.
 
         Proof: as in forms.descent, an entry is a sum of products of numbers that pass at most n
         roundings, and the forms of magnitudes say how far it errs. What underflows in a row is in
@@ -153,7 +151,7 @@ class Unfolded:
         fits = fits and all(len(t) == g.size for t, g in zip(ties, self.groups[1:], strict=True))
         fits = fits and (not raised or len(raised) == self.total)
         if not (fits and len(places) == len(cuts) and all(0 <= k < count**2 for k in places)):
-            return None
+            raise NotProved("its multipliers do not fit its steps")
         weights = np.zeros((count, count))
         at_places = np.divmod(np.array(places, dtype=np.int64), count)
         np.add.at(weights, at_places, np.array(cuts, dtype=np.float64))
@@ -165,7 +163,7 @@ class Unfolded:
             diagonal[group.own] = np.ldexp(number, 2 * group.exponent)
             if number:
                 if not group.norm <= _LARGEST:
-                    return None
+                    raise NotProved("a norm is too large")
                 constant -= Fraction(number) * Fraction(group.norm) ** 2
         diagonal[0] = round_down(constant) if abs(constant) < _LARGEST else -np.inf
         left, right = weights.any(axis=1), weights.any(axis=0)
@@ -187,7 +185,7 @@ class Unfolded:
         error = (largest + np.diag(np.abs(diagonal))) * (n * 2.0**-50) + (largest - least)
         error += _TINY * (1.0 + self.factors[2].sum(axis=0))
         if not (np.isfinite(matrix).all() and np.isfinite(error).all()):
-            return None
+            raise NotProved("its numbers are too large")
         return matrix, 0.5 * (error + error.T)
 
 
@@ -198,28 +196,26 @@ def unfolded(  # noqa: PLR0917  tables of a proof
     facts: Mapping[str, Fact],
     offsets: Mapping[str, Interval],
     ties: Sequence[Sequence[float]],
-) -> Unfolded | None:
-    """Return a region in its variables; None if a step is neither affine nor a ReLU, or if there
-    are too many variables.
+) -> Unfolded:
+    """Return a region in its variables; raise NotProved if a step is neither affine nor a ReLU, or
+    if there are too many variables.
 
     facts: of the start, and of the inputs and outputs of ReLUs. offsets: the image of 0 under each
     affine step. ties: an entry of a ReLU whose multiplier is not 0 always has a variable.
     """
     relus = [step for step in steps if step.op == Activation("relu")]
-    if len(relus) != len(ties):
-        return None
     size = math.prod(shapes[start])
     chosen = [np.ones(size, dtype=np.bool_)]
+    if [math.prod(step.shape) for step in relus] != [len(numbers) for numbers in ties]:
+        raise NotProved("its ties are not those of its ReLUs")
     for step, numbers in zip(relus, ties, strict=True):
         below = facts[step.inputs[0]].box.broadcast(step.shape)
-        if len(numbers) != below.lo.size:
-            return None
         is_wide = (below.lo < 0.0) & (below.hi > 0.0)
         chosen.append(is_wide.ravel() | (np.array(numbers, dtype=np.float64) != 0.0))
     entries = 1 + 2 * size + sum(3 * len(mask) for mask in chosen[1:])
     total = 1 + sum(int(np.count_nonzero(mask)) for mask in chosen)
     if total > MAX_VARIABLES or entries > MAX_FACTORS:
-        return None
+        raise NotProved("it has too many variables")
     groups: list[Group] = []
     first, factor = 1, 1
     for name, mask in zip([start, *(step.output for step in relus)], chosen, strict=True):
@@ -239,10 +235,7 @@ def unfolded(  # noqa: PLR0917  tables of a proof
             values[step.output] = y
             factors += [y, _above_ends(y, facts[step.output], step.shape)[1], y + _times(u, -1.0)]
             continue
-        found = _affine(step, values, shapes, offsets, total)
-        if found is None:
-            return None
-        values[step.output] = found
+        values[step.output] = _affine(step, values, shapes, offsets, total)
     unsigned = np.ones(total, dtype=np.bool_)
     unsigned[groups[0].own] = facts[start].box.broadcast(shapes[start]).lo.ravel() >= 0.0
     output, rows = values[steps[-1].output], np.concatenate(factors, axis=1)
@@ -256,23 +249,18 @@ def _affine(
     shapes: Mapping[str, Shape],
     offsets: Mapping[str, Interval],
     total: int,
-) -> Array | None:
-    """Return the output of an affine step from its inputs; None for another step."""
+) -> Array:
+    """Return the output of an affine step from its inputs; raise NotProved for another step."""
     if isinstance(step.op, Move) and step.inputs[0] in values:
         return _moved(values[step.inputs[0]], step.op.sources.ravel())
     is_affine = not step.op.is_function and type(step.op).__name__ not in ORDERINGS
-    edges = edges_of(step, [shapes[name] for name in step.inputs], {}) if is_affine else None
-    if edges is None or any(name not in values for name in step.inputs):
-        return None
-    offset = offsets[step.output].broadcast(step.shape)
-    if not np.isfinite(offset.magnitude()).all():
-        return None
+    if not is_affine or any(name not in values for name in step.inputs):
+        raise NotProved(f"{step.output} is computed neither by an affine step nor by a ReLU")
+    offset = finite(offsets[step.output].broadcast(step.shape))
     found = np.zeros((3, math.prod(step.shape), total))
     found[:, :, 0] = _thrice(offset.moved(np.ravel))
-    for edge, blocks in edges:
+    for edge, blocks in edges_of(step, [shapes[name] for name in step.inputs], {}):
         below, link = values[edge.source[0]], on_run(edge.link, blocks, 1)
-        if link is None:
-            return None
         entries = _thrice(link.entries)
         found += entries @ below if isinstance(link, Matrix) else entries[..., None] * below
     found[2] += _TINY
@@ -323,17 +311,14 @@ def _units(group: Group, total: int) -> Array:
 
 def region_of(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str, ties: Sequence[Sequence[float]]
-) -> Unfolded | None:
-    """Return the steps between two values in the variables of the form, or None."""
+) -> Unfolded:
+    """Return the steps between two values in the variables of the form."""
     steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
     if steps is None:
-        return None
+        raise NotProved("no chain of fixed steps leads from its start to its stop")
     offsets = {s.output: _at_zero(proof, s) for s in steps if s.op != Activation("relu")}
-    try:
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            return unfolded(start, steps, proof.program.shapes, facts, offsets, ties)
-    except ValueError:
-        return None
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return unfolded(start, steps, proof.program.shapes, facts, offsets, ties)
 
 
 def _at_zero(proof: Proof, step: Step) -> Interval:

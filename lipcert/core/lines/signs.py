@@ -9,6 +9,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.coverage import tensors_read
+from lipcert.core.forms.links import finite
 from lipcert.core.forms.signs import Differences, pulled
 from lipcert.core.kinds import PRelu
 from lipcert.core.line import NotProved
@@ -87,16 +88,8 @@ def _below(proof: Proof, path: Sequence[Step], stop: str) -> Differences:
     if len(above.vectors.lo) * math.prod(shape) > MAX_VECTORS:
         raise NotProved("there are too many classes for a value of this size")
     if isinstance(step.op, Activation | PRelu):
-        slopes = slopes_between((step,), proof.facts)
-        if slopes is None or not np.isfinite(slopes[step.output].magnitude()).all():
-            raise NotProved(f"the slopes of {step.output} are not bounded")
-        return above.through_slopes(slopes[step.output])
-    try:
-        vectors = pulled(above.vectors, step, shape, {})
-    except ValueError:
-        vectors = None
-    if vectors is None or not np.isfinite(vectors.magnitude()).all():
-        raise NotProved(f"differences of classes are not pulled through {step.output}")
+        return above.through_slopes(finite(slopes_between((step,), proof.facts)[step.output]))
+    vectors = pulled(above.vectors, step, shape)
     norm = rule_at(proof.program.shapes, step, proof.facts, proof.weights).lipschitz(0)
     if not math.isfinite(norm):
         raise NotProved(f"no norm of {step.output} is known")

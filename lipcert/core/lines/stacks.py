@@ -38,8 +38,7 @@ class StackNorm(Line[float]):
         steps = tuple(proof.step(value) for value in self.values)
         if self.bound is None or proof.free & tensors_read(steps):
             raise NotProved("it states no norm, or weights may change")
-        matrix = stacked(steps)
-        if matrix is None or not matrix_holds(matrix, self.bound, proof.engine.norms):
+        if not matrix_holds(stacked(steps), self.bound, proof.engine.norms):
             raise NotProved("it is not proved of matrices that read one value")
         return self.bound
 
@@ -77,15 +76,15 @@ class StackPull(ShareLine):
         return proof.step(self.subject).inputs[0], None
 
 
-def stacked(steps: Sequence[Step]) -> Interval | None:
-    """The rows of matrices that read one value, one above the other; None for other steps."""
+def stacked(steps: Sequence[Step]) -> Interval:
+    """The rows of matrices that read one value, one above the other."""
     rows = [
         step.op.weight
         for step in steps
         if isinstance(step.op, Dense) and step.inputs == steps[0].inputs
     ]
     if not 0 < len(rows) == len(steps):
-        return None
+        raise NotProved("it is not of matrices that read one value")
     if all(weight.is_exact for weight in rows):
         return exact(np.concatenate([weight.lo for weight in rows]))
     low, high = (np.concatenate([getattr(row, end) for row in rows]) for end in ("lo", "hi"))

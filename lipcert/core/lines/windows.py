@@ -117,11 +117,8 @@ def layers_of(proof: Proof, values: Sequence[str], value: str) -> Sequence[Seque
 
 def kernels_of(proof: Proof, layers: Sequence[Sequence[Step]]) -> list[Kernel]:
     """Return the kernel of each layer; raise NotProved if a layer is not a plain convolution."""
-    found = [
-        kernel_of(layer[:-1], proof.program.shapes) if layer[:-1] else None for layer in layers
-    ]
-    kernels = [k for k in found if not (k is None or k.adjoint or k.is_matrix)]
-    if len(kernels) < len(found):
+    kernels = [kernel_of(layer[:-1], proof.program.shapes) for layer in layers if layer[:-1]]
+    if len(kernels) < len(layers) or any(k.adjoint or k.is_matrix for k in kernels):
         raise NotProved("a layer is not a plain convolution")
     return kernels
 

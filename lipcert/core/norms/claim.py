@@ -20,6 +20,7 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import multiply_up, round_down, round_up
 from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, down, largest_magnitude, norm_up
+from lipcert.core.line import NotProved
 from lipcert.core.program import Dense, Shape
 
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]
@@ -45,17 +46,17 @@ class NormClaim:
         """The claim to be proved, or whether it holds where that is plain.
 
         Proof: ‖W‖₂ ≥ max|w_ij|, so a smaller claim is false, and a claim of 0 that is not
-        smaller means W = 0. A transpose has the same norm. ValueError where nothing can be said:
+        smaller means W = 0. A transpose has the same norm. NotProved where nothing can be said:
         numbers that are not finite, a negative claim, a matrix beyond the limits.
         """
         if matrix.ndim != 2 or matrix.dtype != np.float64:
-            raise ValueError("a norm is checked of a float64 matrix")
+            raise NotProved("a norm is checked of a float64 matrix")
         if not (math.isfinite(claim) and claim >= 0.0):
-            raise ValueError(f"{claim!r} is not a bound")
+            raise NotProved(f"{claim!r} is not a bound")
         if min(matrix.shape) > MAX_SHORT_SIDE or max(matrix.shape) > MAX_LONG_SIDE:
-            raise ValueError(f"a matrix of shape {matrix.shape} is beyond this check")
+            raise NotProved(f"a matrix of shape {matrix.shape} is beyond this check")
         if not np.isfinite(matrix).all():
-            raise ValueError("the norm of a matrix with NaN or infinite entries is not defined")
+            raise NotProved("the norm of a matrix with NaN or infinite entries is not defined")
         largest = largest_magnitude(matrix)
         if largest == 0.0 or claim < largest:
             return largest == 0.0
@@ -148,7 +149,7 @@ def all_at_most(entries: Interval, stretch: float, claim: float, check: NormChec
 
 
 def matrix_of(op: Dense, shape_in: Shape, shape_out: Shape) -> Interval:
-    """Return the entries of a matrix that acts on the last axis; ValueError if it does not fit."""
+    """Return the entries of a matrix that acts on the last axis; NotProved if it does not fit."""
     if (shape_out[-1], shape_in[-1]) != op.weight.shape or shape_in[:-1] != shape_out[:-1]:
-        raise ValueError("a matrix does not fit the shapes of its step")
+        raise NotProved("a matrix does not fit the shapes of its step")
     return Interval(op.weight.lo, op.weight.hi)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_down, sqrt_up
 from lipcert.core.interval import Array, Interval
+from lipcert.core.line import NotProved
 from lipcert.core.norms.claim import FloatMatrix, NormCheck, NormWitness, all_at_most, matrix_of
 from lipcert.core.program import Dense, IndexArray, Op, Shape, Step
 from lipcert.core.window_kinds import Conv, Window
@@ -50,30 +51,30 @@ class Convolution:
         window = self.window
         geometry = (self.size, window.strides, window.dilations, window.before, window.outputs)
         if self.kernel.ndim < 3 or self.kernel.dtype != np.float64:
-            raise ValueError("a kernel has outputs, inputs and at least one dimension of float64")
+            raise NotProved("a kernel has outputs, inputs and at least one dimension of float64")
         if any(len(numbers) != self.kernel.ndim - 2 for numbers in geometry):
-            raise ValueError("a convolution needs one number for each dimension of its kernel")
+            raise NotProved("a convolution needs one number for each dimension of its kernel")
         if window.taps != self.kernel.shape[2:]:
-            raise ValueError("the taps of a window are not those of the kernel")
+            raise NotProved("the taps of a window are not those of the kernel")
         if any(abs(number) > _MAX_SIDE for numbers in geometry for number in numbers):
-            raise ValueError("a size, stride, dilation or padding is too large")
+            raise NotProved("a size, stride, dilation or padding is too large")
         if (
             min(*self.kernel.shape, self.groups, *(min(g) for g in (*geometry[:3], geometry[4])))
             < 1
         ):
-            raise ValueError("a size, stride, dilation or number of groups is not positive")
+            raise NotProved("a size, stride, dilation or number of groups is not positive")
         if self.kernel.shape[0] % self.groups:
-            raise ValueError("the outputs of a convolution cannot be divided among its groups")
+            raise NotProved("the outputs of a convolution cannot be divided among its groups")
         if any(
             m * taps > _MAX_WINDOWS for m, taps in zip(window.outputs, window.taps, strict=True)
         ):
-            raise ValueError("a convolution has too many windows")
+            raise NotProved("a convolution has too many windows")
         if self.moved and (
             len(self.moved) != len(self.size)
             or any(line.ndim != 1 or len(line) < 1 for line in self.moved)
             or any(line.max() >= n for line, n in zip(self.moved, self.size, strict=True))
         ):
-            raise ValueError("moved entries do not come from the input")
+            raise NotProved("moved entries do not come from the input")
 
     def reads(self, axis: int) -> IndexArray:
         """[outputs, taps]: the number of the input entry read along an axis, −1 for none."""
@@ -123,9 +124,9 @@ class Convolution:
         return few and self._reads_once()
 
     def require_small(self) -> None:
-        """ValueError where T is not written out as a matrix."""
+        """NotProved where T is not written out as a matrix."""
         if not self.is_small:
-            raise ValueError("a convolution of this size is not written out as a matrix")
+            raise NotProved("a convolution of this size is not written out as a matrix")
 
     def _reads_once(self) -> bool:
         """Whether no window reads an entry through two taps, so that no entry of T is a sum."""
@@ -179,19 +180,19 @@ class Kernel:
 
     @classmethod
     def of(cls, op: Op, shape_in: Shape, shape_out: Shape) -> Kernel:
-        """The linear part of a step; ValueError where it does not fit its shapes."""
+        """The linear part of a step; NotProved where it does not fit its shapes."""
         if isinstance(op, Dense):
             entries = matrix_of(op, shape_in, shape_out).moved(lambda end: end[:, :, None])
             return cls(entries, Convolution(entries.lo, (1,), _POINT), False)
         if not isinstance(op, Conv):
-            raise ValueError("only matrices and convolutions have such a norm")
+            raise NotProved("only matrices and convolutions have such a norm")
         entries = Interval(op.weight.lo, op.weight.hi)
         above, below = (shape_in, shape_out) if op.transposed else (shape_out, shape_in)
         frame = Convolution(entries.lo, below[2:], op.window, op.groups)
         outputs, inputs = entries.shape[:2]
         fits = below[:2] == (1, inputs * op.groups) and above == (1, outputs, *op.window.outputs)
         if not fits:
-            raise ValueError("a convolution does not fit the shapes of its step")
+            raise NotProved("a convolution does not fit the shapes of its step")
         return cls(entries, frame, op.transposed)
 
     @property
@@ -212,18 +213,15 @@ class Kernel:
         return all_at_most(self.entries, stretch, claim, check_kernel)
 
 
-def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
+def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel:
     """The linear part of consecutive steps as one kernel; None where it is none, or one beyond the
     limits of a proof."""
     (first, *more) = steps
-    try:
-        if more:
-            from lipcert.core.norms.fused import fused_kernel  # noqa: PLC0415  runs only
+    if more:
+        from lipcert.core.norms.fused import fused_kernel  # noqa: PLC0415  runs only
 
-            return fused_kernel(steps, shapes)
-        return Kernel.of(first.op, shapes[first.inputs[0]], first.shape)
-    except ValueError:
-        return None
+        return fused_kernel(steps, shapes)
+    return Kernel.of(first.op, shapes[first.inputs[0]], first.shape)
 
 
 def _proved(frame: Convolution, claim: float, witness: NormWitness, check: NormCheck) -> bool:

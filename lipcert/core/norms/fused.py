@@ -16,14 +16,15 @@ import numpy as np
 
 from lipcert.core.interval import Interval
 from lipcert.core.kinds import BatchNorm
+from lipcert.core.line import NotProved
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.program import Dense, IndexArray, Move, Shape, Step
 from lipcert.core.token_kinds import Add, Scale, Shift
 from lipcert.core.window_kinds import AveragePool, Conv
 
 
-def fused_kernel(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
-    """The run as one kernel, None where the steps are not a run.
+def fused_kernel(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel:
+    """The run as one kernel; raise NotProved where the steps are not a run.
 
     Hypotheses (checked): each step reads only the one before, or is the sum of that and of the
     input of the run; exactly one is a Dense or Conv; the others are a Scale or BatchNorm with a
@@ -33,21 +34,14 @@ def fused_kernel(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel |
     """
     places = [i for i, step in enumerate(steps) if isinstance(step.op, Dense | Conv)]
     if len(places) != 1 or not _is_chain(steps):
-        return None
+        raise NotProved("its steps are not a run around one matrix or convolution")
     (middle,) = places
-    kernel = _of(steps[middle], shapes)
+    kernel = Kernel.of(steps[middle].op, shapes[steps[middle].inputs[0]], steps[middle].shape)
     for step in reversed(steps[:middle]):
-        kernel = None if kernel is None else _preceded(kernel, step, shapes)
+        kernel = _preceded(kernel, step, shapes)
     for step in steps[middle + 1 :]:
-        kernel = None if kernel is None else _followed(kernel, step, steps[0].inputs[0], shapes)
+        kernel = _followed(kernel, step, steps[0].inputs[0], shapes)
     return kernel
-
-
-def _of(step: Step, shapes: Mapping[str, Shape]) -> Kernel | None:
-    """The convolution or matrix of a run."""
-    if not isinstance(step.op, Dense | Conv):
-        return None
-    return Kernel.of(step.op, shapes[step.inputs[0]], step.shape)
 
 
 def _is_chain(steps: Sequence[Step]) -> bool:
@@ -62,55 +56,48 @@ def _is_chain(steps: Sequence[Step]) -> bool:
     return True
 
 
-def _preceded(kernel: Kernel, step: Step, shapes: Mapping[str, Shape]) -> Kernel | None:
+def _preceded(kernel: Kernel, step: Step, shapes: Mapping[str, Shape]) -> Kernel:
     """A kernel behind a step."""
     shape = shapes[step.inputs[0]]
     if isinstance(step.op, Move):
         from lipcert.core.norms.surroundings import behind, lines_of  # noqa: PLC0415  for these
 
-        lines = lines_of(step.op.sources, shape)
-        return None if lines is None or kernel.is_matrix else behind(kernel, lines, shape[2:])
-    factors = _factors(kernel, step, shape)
-    return None if factors is None else scaled(kernel, factors, outputs=False)
+        return behind(kernel, lines_of(step.op.sources, shape), shape[2:])
+    return scaled(kernel, _factors(kernel, step, shape), outputs=False)
 
 
-def _followed(kernel: Kernel, step: Step, start: str, shapes: Mapping[str, Shape]) -> Kernel | None:
+def _followed(kernel: Kernel, step: Step, start: str, shapes: Mapping[str, Shape]) -> Kernel:
     """A kernel before a step; start: the input of the run."""
     shape = shapes[step.inputs[0]]
     if isinstance(step.op, Add):
         if any(shapes[value] != step.shape for value in step.inputs):
-            return None
+            raise NotProved("a sum repeats values")
         through, around = step.op.signs if step.inputs[1] == start else step.op.signs[::-1]
         return plus_identity(kernel, through, around)
     if isinstance(step.op, AveragePool):
         from lipcert.core.norms.surroundings import averaged  # noqa: PLC0415  for these only
 
-        return None if kernel.is_matrix else averaged(kernel, step.op.window)
-    factors = _factors(kernel, step, shape)
-    return None if factors is None else scaled(kernel, factors, outputs=True)
+        return averaged(kernel, step.op.window)
+    return scaled(kernel, _factors(kernel, step, shape), outputs=True)
 
 
-def _factors(kernel: Kernel, step: Step, shape: Shape) -> Interval | None:
-    """The factor of each channel of an affine step that keeps the shape; None for another."""
+def _factors(kernel: Kernel, step: Step, shape: Shape) -> Interval:
+    """The factor of each channel of an affine step that keeps the shape."""
     axis = len(shape) - 1 if kernel.is_matrix else 1
-    if step.shape != shape:
-        return None
     match step.op:
+        case _ if step.shape != shape:
+            pass
         case Shift():
             return Interval(np.ones(shape[axis]), np.ones(shape[axis]))
-        case Scale(factor):
-            others = (n for i, n in enumerate(factor.shape) if i != axis)
-            if len(factor.shape) != len(shape) or any(n != 1 for n in others):
-                return None
-            ends = Interval(factor.lo.reshape(-1), factor.hi.reshape(-1))
-            return ends.broadcast((shape[axis],))
+        case Scale(f) if len(f.shape) == len(shape) and f.shape[axis] == f.lo.size:
+            return Interval(f.lo.reshape(-1), f.hi.reshape(-1)).broadcast((shape[axis],))
         case BatchNorm(scale, _, _, inverse) if axis == 1:
             return Interval(scale.lo, scale.hi) * Interval(inverse.lo, inverse.hi)
-    return None
+    raise NotProved(f"{step.output} has not one factor for each channel")
 
 
-def scaled(kernel: Kernel, factors: Interval, outputs: bool) -> Kernel | None:
-    """Factors [channels] on the outputs of the map, or on its inputs; None if they do not fit.
+def scaled(kernel: Kernel, factors: Interval, outputs: bool) -> Kernel:
+    """Factors [channels] on the outputs of the map, or on its inputs.
 
     Proof: diag(b)·T_K has the kernel b_o·K[o, i], T_K·diag(a) the kernel K[o, i]·a_i, i counted
     through all groups.
@@ -119,7 +106,7 @@ def scaled(kernel: Kernel, factors: Interval, outputs: bool) -> Kernel | None:
     rows, inputs, *taps = entries.shape
     on_rows = outputs is not kernel.adjoint
     if factors.shape != ((rows,) if on_rows else (inputs * groups,)):
-        return None
+        raise NotProved("its factors do not fit the channels")
     split = (groups, rows // groups, inputs, *taps)
     ones = [1] * len(taps)
     shape = (groups, rows // groups, 1, *ones) if on_rows else (groups, 1, inputs, *ones)
@@ -127,8 +114,8 @@ def scaled(kernel: Kernel, factors: Interval, outputs: bool) -> Kernel | None:
     return replace(kernel, entries=_reshaped(product, entries.shape))
 
 
-def plus_identity(kernel: Kernel, through: int, around: int) -> Kernel | None:
-    """through·T_K x + around·x for signs ±1; None where no tap fits.
+def plus_identity(kernel: Kernel, through: int, around: int) -> Kernel:
+    """through·T_K x + around·x for signs ±1; raise NotProved where no tap fits.
 
     Proof: the identity is a convolution by 1 at a tap through which every output reads the entry
     of its own place, for the channel of the output within its group.
@@ -137,7 +124,7 @@ def plus_identity(kernel: Kernel, through: int, around: int) -> Kernel | None:
     own = [_own_tap(kernel.frame, axis) for axis in range(len(kernel.frame.size))]
     taps = tuple(tap for tap in own if tap is not None)
     if rows != inputs * kernel.frame.groups or len(taps) != len(own) or {through, around} - {1, -1}:
-        return None
+        raise NotProved("no entry of its kernel reads the same place")
     channels = np.arange(rows, dtype=np.int64)
     where: tuple[IndexArray, ...] = (channels, channels % inputs, *map(np.array, taps))
     ends = np.full(rows, float(around))

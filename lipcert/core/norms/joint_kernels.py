@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.interval import Array, Interval, exact
+from lipcert.core.line import NotProved
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.program import IndexArray, Shape
 from lipcert.core.window_kinds import Window
@@ -49,10 +50,10 @@ class Layout:
 
     @classmethod
     def of(cls, frames: Sequence[Convolution]) -> "Layout":
-        """Of convolutions each of which reads what the one before computes; ValueError for groups
+        """Of convolutions each of which reads what the one before computes; NotProved for groups
         or moved entries, and beyond a limit."""
         if any(frame.groups > 1 or frame.moved for frame in frames):
-            raise ValueError("there is no joint kernel of groups, or of moved entries")
+            raise NotProved("there is no joint kernel of groups, or of moved entries")
         periods = [(1,) * len(frames[0].size)]
         for frame in reversed(frames):
             periods.insert(0, tuple(np.multiply(frame.window.strides, periods[0]).tolist()))
@@ -64,7 +65,7 @@ class Layout:
         radii = np.max([np.abs(shifts).max(axis=(1, 2)) for _, shifts in reads], axis=0)
         shape = (ends[-1], ends[-1], *(2 * radii + 1).tolist())
         if math.prod(shape) > MAX_ENTRIES:
-            raise ValueError("a joint kernel is too large")
+            raise NotProved("a joint kernel is too large")
         numbers = [
             end + np.arange(n) * count + np.arange(count)[:, None]
             for end, n, count in zip(ends[:-1], channels, phases, strict=True)

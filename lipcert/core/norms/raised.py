@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.core.interval import Array, up
+from lipcert.core.line import NotProved
 
 
 def raised_entries(
@@ -25,8 +26,8 @@ def raised_entries(
     tap: tuple[int, ...],
     constants: Array,
     numbers: Sequence[Sequence[float]],
-) -> Array | None:
-    """K', with one input channel more in each group, for z; None where numbers do not fit.
+) -> Array:
+    """K', with one input channel more in each group, for z.
 
     upper: upper limits of K, [outputs, inputs of a group, *taps]; constants: of c, for each output.
     tap: one through which every output reads an entry. numbers: p, one for each output; q, one for
@@ -37,11 +38,9 @@ def raised_entries(
     """
     outputs, inputs, *taps = upper.shape
     entries = groups * inputs * math.prod(taps)
-    if [len(n) for n in numbers] != [outputs, entries + 1, 1]:
-        return None
+    if [len(n) for n in numbers] != [outputs, entries + 1, 1] or not 0.0 < numbers[2][0] < np.inf:
+        raise NotProved("its numbers do not fit its steps")
     p, q, (tau,) = (np.array(part, dtype=np.float64) for part in numbers)
-    if not 0.0 < tau < np.inf:
-        return None
     shape = groups, outputs // groups, inputs + 1, *taps
     whole, level = np.zeros(shape), np.zeros(shape)
     by_group = p.reshape(groups, -1)
@@ -52,4 +51,6 @@ def raised_entries(
         level[:, :, :inputs] = -by_group.reshape(*shape[:2], 1, *[1] * len(taps)) * own
         level[:, :, inputs, *tap] = -by_group * q[-1]
         raised: Array = np.maximum(whole, level).reshape(outputs, inputs + 1, *taps)
-    return raised if np.isfinite(raised).all() else None
+    if not np.isfinite(raised).all():
+        raise NotProved("its numbers are too large")
+    return raised

@@ -8,20 +8,21 @@ from fractions import Fraction
 import numpy as np
 
 from lipcert.core.interval import Interval, enclosed
+from lipcert.core.line import NotProved
 from lipcert.core.norms.convolution import Kernel
 from lipcert.core.program import IndexArray, Shape
 from lipcert.core.window_kinds import Window
 
 
-def lines_of(sources: IndexArray, shape: Shape) -> tuple[IndexArray, ...] | None:
-    """For each axis behind the first two, where its positions come from, −1 for 0; None if nowhere.
+def lines_of(sources: IndexArray, shape: Shape) -> tuple[IndexArray, ...]:
+    """For each axis behind the first two, where its positions come from, −1 for 0.
 
     y[0, c, p, q] = x[0, c, lines[0][p], lines[1][q]], or 0 where one of these is −1; x is of the
     given shape, y of that of `sources`. Padding, slicing and repetition of rows are such moves.
     Proof: lines are read off the first channel, and all of `sources` is compared with them.
     """
     if len(shape) != sources.ndim or sources.shape[:2] != shape[:2] or shape[0] != 1:
-        return None
+        raise NotProved("a move changes channels, or is of several images")
     size = shape[2:]
     first = sources[0, 0]
     known = (first >= 0) & (first < math.prod(size))
@@ -36,19 +37,22 @@ def lines_of(sources: IndexArray, shape: Shape) -> tuple[IndexArray, ...] | None
         expected = expected[..., None] * n + line
         inside = inside[..., None] & (line >= 0)
     table = np.where(inside, channels.reshape(-1, *[1] * len(size)) + expected, -1)
-    return tuple(lines) if np.array_equal(sources[0], table) else None
+    if not np.array_equal(sources[0], table):
+        raise NotProved("a move is not one along each axis")
+    return tuple(lines)
 
 
-def behind(kernel: Kernel, lines: tuple[IndexArray, ...], size: Shape) -> Kernel | None:
+def behind(kernel: Kernel, lines: tuple[IndexArray, ...], size: Shape) -> Kernel:
     """T_K of an input of another size whose entries were moved along each axis, once."""
     frame = kernel.frame
-    if kernel.adjoint or frame.moved or tuple(map(len, lines)) != frame.size:
-        return None
+    fits = not frame.moved and tuple(map(len, lines)) == frame.size
+    if kernel.is_matrix or kernel.adjoint or not fits:
+        raise NotProved("a move before a kernel does not fit it")
     return replace(kernel, frame=replace(frame, size=size, moved=lines))
 
 
-def averaged(kernel: Kernel, pool: Window) -> Kernel | None:
-    """Averages of T_K x over windows; None where they read padding.
+def averaged(kernel: Kernel, pool: Window) -> Kernel:
+    """Averages of T_K x over windows; raise NotProved where they read padding.
 
     Proof: average p reads outputs p·s' + e·d' and hence places (p·s' + e·d')·s + t·d: tap
     (e·d'·s + t·d)/g of a kernel with stride s'·s and dilation g, a common divisor of d's and d.
@@ -57,8 +61,8 @@ def averaged(kernel: Kernel, pool: Window) -> Kernel | None:
     last = zip(pool.outputs, pool.strides, pool.taps, pool.dilations, strict=True)
     ends = [(n - 1) * s + (t - 1) * d for n, s, t, d in last]
     fits = all(end < n for end, n in zip(ends, frame.window.outputs, strict=True))
-    if kernel.adjoint or any(pool.before) or not fits:
-        return None
+    if kernel.is_matrix or kernel.adjoint or any(pool.before) or not fits:
+        raise NotProved("averages behind a kernel do not fit it")
     window = _joined(frame.window, pool)
     share = enclosed(Fraction(1, math.prod(pool.taps)))
     part = kernel.entries * share.broadcast(kernel.entries.shape)

@@ -152,10 +152,6 @@ class Rule(ABC, Generic[OpT]):
         axis, total = cotangent.tokens
         return axis, multiply_up(self.lipschitz(index), total)
 
-    def slopes(self) -> Interval | None:
-        """Return the derivatives of all entries, for broadcasting; None if J is not diagonal."""
-        return None
-
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
         """Yield each operand with a bound of ‖∂loss/∂operand‖.
 

@@ -107,7 +107,6 @@ def test_one_sampled_release(sigma: float, rate: str, delta: str, relation: str)
         else [_removed(shift, q), _added(shift, q)]
     )
     found = epsilon_upper("poisson", sigma, q, 1, goal, relation)
-    assert found is not None
     assert _is_private(curves, mpmath.mpf(found), goal)
     assert not _is_private(curves, (mpmath.mpf(found) - 1e-9) / (1 + 1e-4), goal)
 
@@ -126,7 +125,6 @@ def test_poisson_composed(sigma: float, rate: str, releases: int, delta: float) 
     """Between the optimistic and the pessimistic estimate of dp-accounting."""
     q = Fraction(rate)
     found = epsilon_upper("poisson", sigma, q, releases, Fraction(delta), "add-remove")
-    assert found is not None
 
     def estimate(grid: float, *, pessimistic: bool) -> float:
         one = pld.from_gaussian_mechanism(
@@ -140,7 +138,6 @@ def test_poisson_composed(sigma: float, rate: str, releases: int, delta: float) 
 
     assert estimate(1e-4, pessimistic=False) <= found <= estimate(1e-4, pessimistic=True) * 1.0001
     renyi = poisson_renyi_epsilon(sigma, q, releases, Fraction(delta))
-    assert renyi is not None
     assert renyi > found
 
 
@@ -154,8 +151,6 @@ def test_nearly_certain_samples(sigma: float, releases: int, delta: str, relatio
     rate, goal = 1 - Fraction(1, 10**12), Fraction(delta)
     found = epsilon_upper("poisson", sigma, rate, releases, goal, relation)
     closed = gaussian_epsilon(sigma, releases, goal)
-    assert closed is not None
-    assert found is not None
     slack = 1e-8 if goal > Fraction(1, 10**9) else 1e-3  # q^T of the outcomes, against δ
     assert closed * (1 - slack) <= found <= closed * (1 + 2e-5)
 
@@ -167,9 +162,6 @@ def test_zero_out_is_add_remove_and_replace_one_costs_more() -> None:
     half = ("poisson", 0.5, *args[2:])  # twice the sensitivity at the same noise
     replaced, doubled = epsilon_upper(*half, "replace-one"), epsilon_upper(*half, "add-remove")
     single = epsilon_upper(*args, "add-remove")
-    assert single is not None
-    assert replaced is not None
-    assert doubled is not None
     assert single < replaced < doubled
 
 
@@ -186,7 +178,6 @@ def test_renyi_agrees_with_dp_accounting(
     poisson = RdpAccountant(orders, Relation.ADD_OR_REMOVE_ONE)
     poisson.compose(PoissonSampledDpEvent(float(q), GaussianDpEvent(sigma)), releases)
     ours = poisson_renyi_epsilon(sigma, q, releases, Fraction(delta))
-    assert ours is not None
     assert ours <= poisson.get_epsilon(delta) * (1 + 1e-9)
     fixed = RdpAccountant(None, Relation.REPLACE_ONE)
     event = SampledWithoutReplacementDpEvent(q.denominator, q.numerator, GaussianDpEvent(sigma))
@@ -212,7 +203,6 @@ def test_monotone() -> None:
         assert worst is not None
         for case in better:
             found = epsilon_upper("poisson", *case, relation)
-            assert found is not None
             assert found < worst
 
 

@@ -211,11 +211,8 @@ def test_it_is_monotone_and_below_one_release_per_epoch() -> None:
     for sigma in (0.3, 1.0, 300.0):
         alone = gaussian_epsilon(sigma, 4, delta)
         by_bins = [allocated_epsilon(sigma, bins, 4, delta) for bins in (1, 2, 50)]
-        assert alone is not None
         assert by_bins[0] == alone
         for more, fewer in itertools.pairwise(by_bins):
-            assert more is not None
-            assert fewer is not None
             assert fewer <= more
     by_epochs = [allocated_epsilon(2.0, 20, epochs, delta) for epochs in (1, 2, 50)]
     assert by_epochs == sorted(by_epochs, key=lambda epsilon: epsilon or 0.0)

@@ -23,6 +23,7 @@ from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Fact, Hull
 from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers
+from tests.core.forged import proved
 
 Links = Sequence[np.ndarray | Interval]
 
@@ -55,12 +56,10 @@ class Network:
     def numbers(self, hull: bool) -> Sequence[Sequence[float]]:
         """Multipliers that are worth something."""
         linked = links_of("x", self.steps, self.shapes, self.slopes, ())
-        assert linked is not None
         found = multipliers(Linked(at_the_bottom(linked[0])), hull=hull)
-        assert found is not None
         return found[0]
 
-    def form(self, numbers: Sequence[Sequence[float]], proof: Definite) -> Form | None:
+    def form(self, numbers: Sequence[Sequence[float]], proof: Definite) -> Form:
         return chain_form("x", self.steps, self.shapes, self.slopes, numbers, proof=proof)
 
     def jacobians(self, rng: np.random.Generator, most: int) -> list[np.ndarray]:
@@ -109,9 +108,8 @@ def test_every_mask(proof: Definite, seed: int) -> None:
     network = Network(random_links(rng, (3, 4, 3, 3), mixed=seed % 2 == 1))
     numbers = network.numbers(hull=seed % 3 == 0)
     form = network.form(numbers, proof)
-    assert form is not None
     hull = Hull(3, 0.75, 0.25)
-    tried = (network.form(network.numbers(hull=hull), proof) for hull in (False, True))
+    tried = (proved(network.form, network.numbers(hull=h), proof) for h in (False, True))
     others = [other for other in tried if other is not None]
     assert form.over_hull(hull, *others) <= min(one.over_hull(hull) for one in (form, *others))
     smoothed = 0.75 * np.eye(3) + 0.25 / 3
@@ -141,7 +139,7 @@ def test_garbage_proves_nothing_false(seed: int, size: float, spread: float) -> 
         for link in network.links
         if isinstance(link, Interval)
     ]
-    form = network.form(numbers, definite_float)
+    form = proved(network.form, numbers, definite_float)
     if form is not None:
         largest = max(np.linalg.norm(j, 2) for j in network.jacobians(rng, 1 << 6))
         assert largest <= Spectra().norm(form) * (1 + 1e-12)
@@ -154,8 +152,8 @@ def test_unusable_multipliers(wrong: list[list[float]]) -> None:
     """Too few, too many, of the wrong size, not positive, not moderate."""
     rng = np.random.default_rng(0)
     network = Network(random_links(rng, (3, 4, 2), mixed=False))
-    assert network.form(wrong, definite_float) is None
-    assert network.form([[100.0] * 4], definite_float) is not None
+    assert proved(network.form, wrong, definite_float) is None
+    network.form([[100.0] * 4], definite_float)
 
 
 def test_a_product_of_matrices() -> None:
@@ -163,7 +161,6 @@ def test_a_product_of_matrices() -> None:
     rng = np.random.default_rng(5)
     links = [rng.standard_normal((7, 5)), rng.standard_normal((4, 7)), rng.standard_normal((6, 4))]
     form = Network(links).form([], definite_float)
-    assert form is not None
     exact_norm = np.linalg.norm(links[2] @ links[1] @ links[0], 2)
     assert exact_norm <= Spectra().norm(form) <= exact_norm * (1 + 1e-9)
     assert form.has_norm(exact_norm * (1 + 1e-9))
@@ -185,12 +182,10 @@ def test_slopes_at_both_ends() -> None:
     bottom = Interval(low, high)
     weight = rng.standard_normal((3, 5))
     form = Network([bottom, weight]).form([[]], definite_exact)
-    assert form is not None
     exact_norm = np.linalg.norm(weight * np.maximum(-low, high), 2)
     assert exact_norm <= Spectra().norm(form) <= exact_norm * (1 + 1e-9)
     top = Network([weight, Interval(np.zeros(3), np.ones(3))])
     form = top.form([[2.0 * np.linalg.norm(weight, 2) ** 2] * 3], definite_exact)
-    assert form is not None
     assert Spectra().norm(form) == pytest.approx(np.linalg.norm(weight, 2), rel=1e-6)
 
 
@@ -200,7 +195,6 @@ def test_positions_are_runs() -> None:
     links = random_links(rng, (3, 5, 4), mixed=False)
     numbers = Network(links).numbers(hull=False)
     one, several = (Network(links, n).form(numbers, definite_float) for n in (1, 6))
-    assert one is not None
     assert several.runs == 6
     assert Spectra().norm(several) == Spectra().norm(one)
     assert several.over_hull(Hull(4, 1.0)) == math.inf
@@ -217,7 +211,6 @@ def reached(form: Form, value: Interval, radius: float) -> float:
 def test_a_level_at_most_the_largest_eigenvalue_proves_nothing(factor: float) -> None:
     weight = np.random.default_rng(4).standard_normal((4, 6))
     form = Network([weight]).form([], definite_float)
-    assert form is not None
     offset = np.full((1, 4), 0.5)
     level = factor * np.linalg.norm(weight, 2) ** 2
     found = reach(form, exact(offset), 1.5, level)
@@ -233,7 +226,6 @@ def test_reach_of_a_matrix(proof: Definite, runs: int, size: float) -> None:
     rng = np.random.default_rng(8)
     weight = rng.standard_normal((4, 6))
     form = Network([weight], runs).form([], proof)
-    assert form is not None
     offset = size * rng.standard_normal((runs, 4))
     bound = reached(form, exact(offset), 1.5)
     matrix = np.kron(np.eye(runs), weight)
@@ -268,7 +260,6 @@ def test_centred_facts(seed: int) -> None:
     network = Network(links)
     numbers = network.numbers(hull=False)
     form = network.form(numbers, definite_float)
-    assert form is not None
     shape = (1, 1, 4)
     low = rng.uniform(-1.0, 0.2, (1, 1, 4))
     fact = Fact.of(shape, 1.3, Interval(low, low + 1.5))
@@ -301,7 +292,6 @@ def test_enclosing_balls() -> None:
     cube = Interval(np.zeros((1, 1)), np.ones((1, 1)))
     for share in (Fraction(0), Fraction(1, 4), Fraction(1)):
         ball = enclosing_ball(Fact.of(shape, 3.0, cube), shape, share)
-        assert ball is not None
         t = float(share)
         expected = math.sqrt(9 * max((1 - t) ** 2 / 4 + t, ((1 + t) / 2) ** 2))
         assert ball.radius == pytest.approx(expected, rel=1e-12)

@@ -22,9 +22,10 @@ from lipcert.core.window_kinds import Conv
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.products import product_line, wide_entries
 from lipcert.search.raised_products import raised_line
-from tests.core.forged import PREMISES
+from tests.core.forged import PREMISES, proved
 from tests.core.forms.test_regions import Growing
 from tests.core.norms.convolutions import window_of
+from tests.core.rules.cases import exactly
 
 RELU = Activation("relu")
 BOXES = ((0.0, 1.0), (-1.0, 1.0), (0.25, 0.75), (-2.0, -1.0))
@@ -106,9 +107,7 @@ def rough_line(proof: Proof, rng: np.random.Generator) -> ProductFact:
     """Multipliers by chance, with those of norms large enough for a proof."""
     stop = proof.program.output
     ties = wide_entries(proof, proof.facts, "x", stop)
-    assert ties is not None
     region = region_of(proof, proof.facts, "x", stop, ties)
-    assert region is not None
     count = region.factors.shape[1]
     number = int(rng.integers(0, 40))
     return ProductFact(
@@ -168,7 +167,6 @@ def test_searched_products_are_next_to_what_is_attained(seed: int) -> None:
     assert known >= 1.8 * reached
     for search, most in ((product_line, 1.08 * reached), (raised_line, 0.65 * known)):
         found = search(proof, proof.facts, "x", "v3")
-        assert found is not None
         assert follows(proof, found)
         assert reached <= found.level <= most
 
@@ -177,8 +175,7 @@ def test_searched_products_are_next_to_what_is_attained(seed: int) -> None:
 def test_only_variables_that_are_never_negative_are_raised(box: tuple[float, float]) -> None:
     """x − y is at most as long as (x, y), unless one of the two may be negative."""
     net = Growing((1, 2), 0)
-    weight = np.array([[1.0, -1.0]])
-    net(Dense(Operand(weight, weight), None), "x", (1, 1))
+    net(Dense(exactly([[1.0, -1.0]]), None), "x", (1, 1))
     proof = proof_of(net, box, 1.0)
     line = ProductFact(
         value="v0",
@@ -202,8 +199,8 @@ def test_searches_of_numbers_far_from_one(scale: float) -> None:
     net = Growing((1, 4), 1)
     rows = np.array([[1.0, -1.0, 2.0, 0.0], [0.0] * 4, [-1.0] * 4, [1.0, 1.0, -2.0, 1.0]])
     for number, size in enumerate((scale, 1.0)):
-        weight = size * rows.astype(np.float64)
-        net(Dense(Operand(weight, weight), net.weight(4)), "x" if number == 0 else "v1", (1, 4))
+        weight = exactly(size * rows.astype(np.float64))
+        net(Dense(weight, net.weight(4)), "x" if number == 0 else "v1", (1, 4))
         net(RELU, f"v{2 * number}", (1, 4))
     proof = proof_of(net, (0.0, 1.0), 1.5)
     reached = attained(proof, "v3")
@@ -217,8 +214,7 @@ def test_searches_of_numbers_far_from_one(scale: float) -> None:
 def test_a_difference_of_numbers_that_are_not_negative_has_no_ties() -> None:
     """Without any ReLU: x and y between 0 and 1 differ by 1 at most, and by √2·√2 by norms."""
     net = Growing((1, 2), 0)
-    weight = np.array([[1.0, -1.0]])
-    stop = net(Dense(Operand(weight, weight), None), "x", (1, 1))
+    stop = net(Dense(exactly([[1.0, -1.0]]), None), "x", (1, 1))
     proof = proof_of(net, (0.0, 1.0), 2.0)
     proof.facts[stop] = Fact.of((1, 1), 2.0)
     for search in (product_line, raised_line):
@@ -240,8 +236,7 @@ def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() 
     }
 
     def dense(before: str, value: str) -> None:
-        weight, bias = np.array([rows[before][0]]), np.array([rows[before][1]])
-        net(Dense(Operand(weight, weight), Operand(bias, bias)), value, (1, 1))
+        net(Dense(exactly([rows[before][0]]), exactly([rows[before][1]])), value, (1, 1))
 
     dense("x", "x")
     net(RELU, "v0", (1, 1))
@@ -251,7 +246,6 @@ def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() 
     dense("v4", "v4")
     proof = proof_of(net, (-1.0, 1.0), 1.0)
     region = region_of(proof, proof.facts, "x", "v5", ((0.0,), (0.0,)))
-    assert region is not None
     count = region.factors.shape[1]
     line = ProductFact(
         value="v5",
@@ -271,8 +265,7 @@ def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() 
 def test_two_relus_of_a_number(engine: str) -> None:
     """relu(x) and relu(−x) of x in [−1, 1], of which one is 0: no longer than x together."""
     net = Growing((1, 1), 0)
-    weight = np.array([[1.0], [-1.0]])
-    net(Dense(Operand(weight, weight), None), "x", (1, 2))
+    net(Dense(exactly([[1.0], [-1.0]]), None), "x", (1, 2))
     net(RELU, "v0", (1, 2))
     proof = proof_of(net, (-1.0, 1.0), 1.0, engine)
     assert proof.facts["v1"].norm >= 1.4
@@ -295,7 +288,6 @@ def test_images_of_windows_and_shortcuts() -> None:
     proof = proof_of(net, (0.0, 1.0), 1.5)
     reached = attained(proof, "v5")
     found = product_line(proof, proof.facts, "x", "v5")
-    assert found is not None
     assert follows(proof, found)
     assert reached <= found.level <= 1.06 * reached < 0.9 * proof.facts["v5"].norm
 
@@ -306,8 +298,6 @@ def test_entries_that_are_moved_are_taken_as_they_are() -> None:
     net(Move(np.array([[2, -1, 0, 2]])), net.dense("x", 3), (1, 4))
     proof = proof_of(net, (-1.0, 1.0), 1.0)
     region, before = (region_of(proof, proof.facts, "x", name, ()) for name in ("v1", "v0"))
-    assert region is not None
-    assert before is not None
     expected = before.stop[:, [2, 0, 0, 2]]
     expected[:, 1] = 0.0
     assert (region.stop == expected).all()
@@ -359,16 +349,16 @@ def test_what_is_no_region() -> None:
         net(op, "x", (1, 2))
         net(RELU, "v0", (1, 2))
         proof = proof_of(net, (-1.0, 1.0), 1.0)
-        assert region_of(proof, proof.facts, "x", "v1", ((0.0,) * 2,)) is None
-        assert region_of(proof, proof.facts, "v0", "v1", ((0.0,) * 2,)) is not None
-        assert region_of(proof, proof.facts, "v1", "v1", ()) is None
-        assert region_of(proof, proof.facts, "v0", "v1", ((0.0,) * 3,)) is None
-        assert region_of(proof, proof.facts, "v0", "v1", ()) is None
+        assert proved(region_of, proof, proof.facts, "x", "v1", ((0.0,) * 2,)) is None
+        region_of(proof, proof.facts, "v0", "v1", ((0.0,) * 2,))
+        assert proved(region_of, proof, proof.facts, "v1", "v1", ()) is None
+        assert proved(region_of, proof, proof.facts, "v0", "v1", ((0.0,) * 3,)) is None
+        assert proved(region_of, proof, proof.facts, "v0", "v1", ()) is None
     net = Growing((1, 2), 0)
     net(RELU, "x", (1, 2))
     net(Add((1, 1)), "x v0", (1, 2))
     proof = proof_of(net, (-1.0, 1.0), 1.0)
-    assert region_of(proof, proof.facts, "v0", "v1", ()) is None
+    assert proved(region_of, proof, proof.facts, "v0", "v1", ()) is None
 
 
 def test_a_relu_without_ties() -> None:

@@ -20,6 +20,7 @@ from lipcert.core.window_kinds import Conv, MaxPool, Window
 from lipcert.graph.evaluate import evaluate
 from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers
+from tests.core.forged import proved
 
 Rng = np.random.Generator
 
@@ -128,7 +129,7 @@ def joined(seed: int) -> Program:
 CASES = [residual, at_the_start, sorted_pairs, sorted_elsewhere, pooled, least, joined]
 
 
-def form_of(program: Program, *, hull: bool = False, exactly: bool = False) -> Form | None:
+def form_of(program: Program, *, hull: bool = False, exactly: bool = False) -> Form:
     """With slopes of which nothing is known."""
     slopes = {}
     for step in program.steps:
@@ -136,9 +137,7 @@ def form_of(program: Program, *, hull: bool = False, exactly: bool = False) -> F
             low = np.full((1,) * len(step.shape), 0.0 if step.op.name == "relu" else -1.0)
             slopes[step.output] = Interval(low, np.ones_like(low))
     linked = links_of("x", program.steps, program.shapes, slopes, ())
-    assert linked is not None
     found = multipliers(Linked(at_the_bottom(linked[0])), hull=hull)
-    assert found is not None
     proof = definite_exact if exactly else definite_float
     return chain_form("x", program.steps, program.shapes, slopes, found[0], proof=proof)
 
@@ -162,7 +161,6 @@ def test_no_jacobian_is_larger(case, seed: int) -> None:
     """Nor any chord: the whole form, entries, and the ball."""
     program = case(seed)
     form = form_of(program, hull=seed == 1, exactly=seed == 2)
-    assert form is not None
     whole = np.kron(np.eye(form.runs), form.matrix)
     rng = np.random.default_rng(seed)
     size = math.prod(program.shapes["x"])
@@ -193,7 +191,6 @@ def test_orthogonal_sorts_cost_nothing(seed: int) -> None:
         value = g(Sort(2), value, (1, 4, 2))
         value = g(Move(np.arange(8).reshape(1, 8)), value, (1, 8))
     form = form_of(g.done())
-    assert form is not None
     assert 1.0 <= Spectra().norm(form) <= 1.02
 
 
@@ -204,14 +201,13 @@ def test_a_residual_sum_is_less_than_its_parts() -> None:
     g.same(Add((1, 1)), f"x {inner}")
     program = g.done()
     form = form_of(program)
-    assert form is not None
     first, second = (np.linalg.norm(program.steps[k].op.weight.lo, 2) for k in (0, 2))
     assert Spectra().norm(form) <= 0.95 * (1.0 + first * second)
 
 
 def test_what_is_too_large_or_no_extreme() -> None:
-    assert ordering_of(Sort(1), (1, 3), (1, 3)) is None
-    assert ordering_of(ReduceMax((1,), False), (1, 1), (1, 1)) is None
-    assert ordering_of(ReduceMax((1,), False), (1, 1 << 12), (1, 1)) is None
+    assert proved(ordering_of, Sort(1), (1, 3), (1, 3)) is None
+    assert proved(ordering_of, ReduceMax((1,), False), (1, 1), (1, 1)) is None
+    assert proved(ordering_of, ReduceMax((1,), False), (1, 1 << 12), (1, 1)) is None
     empty = Window((2,), (1,), (1,), (4,), (5,))  # its first windows read nothing
-    assert ordering_of(MaxPool(empty), (1, 1, 3), (1, 1, 5)) is None
+    assert proved(ordering_of, MaxPool(empty), (1, 1, 3), (1, 1, 5)) is None

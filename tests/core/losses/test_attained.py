@@ -146,7 +146,6 @@ HULL_CASES = [
 @pytest.mark.parametrize("case", HULL_CASES, ids=lambda case: case.name)
 def test_gradients_lie_in_the_hull(case: LossCase) -> None:
     hull = bounded(case.loss, case.logits).hull
-    assert hull is not None
     radius = min(case.logits.radius, 30.0)
     rng = np.random.default_rng(1)
     z = rng.normal(size=(20, 4))
@@ -162,7 +161,6 @@ def test_gradients_lie_in_the_hull(case: LossCase) -> None:
 def test_the_hull_scale_is_not_generous() -> None:
     """A smaller scale than sup (1 − p_y) would lose the worst gradient."""
     hull = bounded(make_loss("cross-entropy"), ball(2.0, 2)).hull
-    assert hull is not None
     p = 1.0 / (1.0 + np.exp(2.0 * np.sqrt(2.0)))
     assert in_hull(np.array([p - 1.0, 1.0 - p]), hull)
     smaller = Hull(2, hull.scale * 0.999)

@@ -226,7 +226,6 @@ def test_searched_numbers_are_below_what_each_layer_says(seed: int, engine: str)
         norms.append(float(gain))
         proof.facts[layer[-1].output] = Fact.of(layer[-1].shape, float(gain))
     line = window_line(proof, proof.program.steps, norms)
-    assert line is not None
     found = follows(proof, line)
     most = float(np.linalg.norm(reached[value].reshape(60, -1), axis=1).max())
     assert most * (1.0 - 1e-9) <= found <= 0.8 * norms[-1]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.interval import Interval, exact
-from lipcert.core.kinds import BatchNorm
 from lipcert.core.line import NotProved
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
@@ -27,7 +26,7 @@ from lipcert.core.token_kinds import Scale, Shift
 from lipcert.core.window_kinds import Conv
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.raising import gains, numbers_to_raise
-from tests.core.forged import PREMISES
+from tests.core.forged import PREMISES, proved
 from tests.core.norms.convolutions import window_of
 from tests.core.norms.test_fused import batch_norm, chain, pad_move, runs
 from tests.core.rules.cases import exactly
@@ -69,7 +68,7 @@ def longest(matrix: np.ndarray, constants: np.ndarray, radius: float, starts: in
 
 def bound(matrix: np.ndarray, constants: np.ndarray, radius: float, numbers: Numbers) -> float:
     """That of numbers, in exact arithmetic but for the last digits; inf for none."""
-    raised = raised_kernel(matrix_kernel(matrix), constants, numbers)
+    raised = proved(raised_kernel, matrix_kernel(matrix), constants, numbers)
     if raised is None:
         return math.inf
     norm = float(np.linalg.norm(raised.frame.kernel[:, :, 0], 2))
@@ -108,7 +107,6 @@ def test_a_matrix_of_signs_by_chance() -> None:
     """Of norm 2 in the limit; where no entry is negative, √2."""
     matrix, zero = np.random.default_rng(0).standard_normal((64, 64)) / 8.0, np.zeros(64)
     numbers = numbers_to_raise(matrix_kernel(matrix), zero, 1.0, 1, math.inf)
-    assert numbers is not None
     assert bound(matrix, zero, 1.0, numbers) <= 1.15 * longest(matrix, zero, 1.0)
     assert bound(matrix, zero, 1.0, numbers) <= 0.85 * np.linalg.norm(matrix, 2)
 
@@ -184,7 +182,6 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
     proof = proof_of([*steps, *more], shapes, float(rng.choice([0.1, 1.0, 10.0])))
     reached = longest(*affine_map(proof), proof.facts["x"].norm, 20)
     kernel = kernel_of(proof.program.steps[:-1], proof.program.shapes)
-    assert kernel is not None
     line, norm = searched(proof), proof.facts["x"].norm
     if kernel.adjoint or tap_of_all(kernel.frame) is None:
         assert line is None
@@ -209,7 +206,6 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
             for part in line.numbers
         )
         raised = raised_kernel(kernel, upper, numbers)
-        assert raised is not None
         if raised.frame.is_small:
             gain = float(np.linalg.norm(raised.frame.matrix(), 2))
             other = replace(line, numbers=numbers, gain=gain * (1.0 + 1e-7), method="explicit")
@@ -233,7 +229,6 @@ def test_convolutions_of_signs_by_chance(engine: str, stride: int) -> None:
     proof = proof_of(*chain((1, 6, 6, 6), (conv, after)), 4.0, engine)
     matrix, constants = affine_map(proof)
     reached, line = longest(matrix, constants, 4.0), searched(proof)
-    assert line is not None
     found = follows(proof, line)
     assert reached <= found <= 1.35 * reached
     assert found <= 0.95 * (4.0 * np.linalg.norm(matrix, 2) + np.linalg.norm(constants))
@@ -271,7 +266,7 @@ def test_where_padding_hides_a_tap() -> None:
     conv = Convolution(np.ones((1, 1, 2)), (3,), window_of((2,), (3,), before=(1,), after=(1,)))
     assert tap_of_all(conv) is None
     kernel = Kernel(exact(conv.kernel), conv, adjoint=False)
-    assert raised_kernel(kernel, np.ones(1), ((1.0,), (1.0,) * 3, (1.0,))) is None
+    assert proved(raised_kernel, kernel, np.ones(1), ((1.0,), (1.0,) * 3, (1.0,))) is None
 
 
 def test_tokens_have_a_bias_each() -> None:
@@ -299,7 +294,6 @@ def test_nothing_to_raise_is_attained(engine: str) -> None:
         square = sum((n * n for n in exact_x), Fraction(0))
         norm = math.nextafter(math.sqrt(square), 2.0)
         line = searched(proof_of(*chain((1, 2), (dense, (1, 2))), norm, engine))
-        assert line is not None
         found = Fraction(follows(proof_of(*chain((1, 2), (dense, (1, 2))), norm, engine), line))
         assert sum((v * v for v in values), Fraction(0)) <= found**2
 
@@ -360,7 +354,6 @@ def test_relus_with_a_limit(activation: Activation, is_one: bool) -> None:
     dense = Dense(exactly(matrix), exactly(bias))
     proof = proof_of(*chain((1, 2), (dense, (1, 2))), 1.5, activation=activation)
     line = searched(proof_of(*chain((1, 2), (dense, (1, 2))), 1.5))
-    assert line is not None
     assert (follows(proof, line) < math.inf) is is_one
     angles = np.linspace(0.0, np.pi / 2, 200)
     x = 1.5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None]
@@ -385,9 +378,7 @@ def test_upper_limits_of_every_entry() -> None:
             parts = [(move, (1, 2, 4, 4)), (conv, shape), (normalisation, shape)]
             steps, shapes = chain((1, 2, 3, 3), *parts)
             kernel = kernel_of(steps, shapes)
-            assert kernel is not None
             kernels.append(kernel)
-        assert isinstance(normalisation, BatchNorm)
         numbers = ((0.0,) * 3, (0.0,) * 9, (1.0,))
         raised = raised_kernel(kernels[1], np.zeros(3), numbers)
         assert (raised.frame.kernel[:, :2] >= np.maximum(kernels[0].entries.lo, 0.0)).all()
@@ -396,7 +387,6 @@ def test_upper_limits_of_every_entry() -> None:
 def test_a_witness_names_its_route() -> None:
     """Routes that are none, and those of another kind of map, prove nothing."""
     raised = raised_kernel(matrix_kernel(np.eye(2)), np.zeros(2), ((0.0,) * 2, (0.0,) * 3, (1.0,)))
-    assert raised is not None
     check = ENGINES["float"].norms
     assert raised.norm_at_most(1.01, NormWitness("dense"), check)
     assert not raised.norm_at_most(1.01, NormWitness("by the way"), check)

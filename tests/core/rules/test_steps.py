@@ -239,5 +239,4 @@ def test_a_check_loads_the_families_of_its_steps() -> None:
 def test_a_rule_is_one_step_in_its_surroundings() -> None:
     asked = rule(Sort(0), [Fact.of((3,), 2.0)], [(3,)], (3,))
     assert (asked.x.norm, asked.before) == (2.0, (3,))
-    assert asked.slopes() is None
     assert asked.longest_part((1,)) == float("inf")
