@@ -85,9 +85,11 @@ class Compare(Op):
 
 @kind_of_step
 class MaskedMean(Op):
-    """y = Σ x·m / max(Σ m, floor) over axes, which keep the length 1, for a mask m of 0 and 1.
+    """y = Σ x·m / max(Σ m, floor) over axes, which keep the length 1, for a mask m of 0 and 1, or
+    other numbers that are not negative.
 
-    The mask has the rank of x, and is repeated along axes on which its length is 1. floor > 0.
+    The mask has the rank of x, and is repeated along axes on which its length is 1. floor: −inf for
+    none. Nothing is computed where the divisor is 0.
     """
 
     axes: Shape

@@ -129,8 +129,9 @@ def _of_two(op: p.Op, x: Sequence[Array], y: Array) -> Pull:
         case kinds.MaskedMean(axes, floor):
             behind = _behind(axes)
             mask = np.broadcast_to(b, a.shape)
-            share = mask / np.maximum(np.sum(mask, axis=behind, keepdims=True), floor)
-            return lambda g: [g * share, np.zeros((len(g), *right))]
+            total = np.sum(mask, axis=behind, keepdims=True)
+            least, mean = np.maximum(total, floor), y * (total > floor)
+            return lambda g: [g * (mask / least), summed(g * ((a - mean) / least), right)]
         case token_kinds.MatMul():
             return lambda g: [
                 summed(g @ b.swapaxes(-1, -2), left),

@@ -133,7 +133,7 @@ GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     **{name: (name, BALL) for name in (
         "kinks", "sigmoids", "waves", "gates", "powers", "prelu", "scaled", "pools", "grouped",
         "lengths", "sorted", "normalized", "instances", "directions", "products", "probabilities",
-        "branches", "shared", "dropout", "causal",
+        "branches", "shared", "dropout", "causal", "weighted",
     )},
     **{f"{name}-in-a-box": (name, BOX) for name in ("linear", "residual", "pools")},
     "kernel-weights": ("kernels", {**BOX, "tier": "tight"}),

@@ -1,5 +1,7 @@
 """Masks computed from ids: means and attention over what they show, against autograd."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from lipcert.core.kinds import MaskedMean
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
 from lipcert.core.token_kinds import Attention
+from tests.core.adversary import found_above
 from tests.core.lower.cases import agrees, model, program, used
 from tests.core.onnx_torch import stored
 from tests.core.test_embeddings import bounds, gradients, of_numbers
@@ -193,6 +196,39 @@ def test_a_mean_by_another_mask_is_a_quotient() -> None:
         use = USES["mean"].replace(COUNT, f"{counted}  {COUNT}2")
         proto = network(MASKS["not equal"], use, np.random.default_rng(0))
         assert not any(isinstance(step.op, MaskedMean) for step in program(proto).steps)
+
+
+FEATURE, SUM = "m = Gather<axis=2>(x, first)", "ReduceSum<keepdims=0>"
+
+
+def weighted(seed: int, gate: str = "", count: str = f"d = {SUM}(m, one)") -> ModelProto:
+    """Means of tokens by weights that are computed from them, or by one of their own features."""
+    rng = np.random.default_rng(seed)
+    wide, kinds = int(rng.choice([1, WIDTH])), ["Sigmoid", "Softplus", "Exp"]
+    if not gate and rng.random() < 0.5:  # else the weights of all tokens may be 0
+        count, kinds = f"c = {SUM}(m, one)  d = Max(c, floor)", ["Sigmoid", "Softplus", "Relu"]
+    gate = gate or str(rng.choice([FEATURE, *(f"g = MatMul(x, u)  m = {k}(g)" for k in kinds)]))
+    nodes = f"{gate}  h = MatMul(x, w)  s = Mul(h, m)  n = {SUM}(s, one)  {count}  y = Div(n, d)"
+    u, w = rng.standard_normal((WIDTH, wide)), rng.standard_normal((WIDTH, WIDTH))
+    constants = {"u": u, "w": w, "one": [1], "first": [0], "floor": np.float32(rng.uniform(0, 5))}
+    return model(nodes, ["N", POSITIONS, WIDTH], used(nodes, constants))
+
+
+@given(seed=st.integers(0, 2**31))
+def test_no_weighted_mean_exceeds_a_bound(seed: int) -> None:
+    """Of weights that are trained, too: by ascent of examples and weights."""
+    assert any(isinstance(step.op, MaskedMean) for step in program(weighted(seed)).steps)
+    assert found_above(seed, draw=weighted) == []
+    assert agrees(weighted(seed)).batch_proved
+
+
+def test_a_mean_by_weights_of_the_input_has_a_gradient_but_no_slope() -> None:
+    """Its weights may be as small as they like, and the mean still is one."""
+    proto, scope = weighted(0, FEATURE), ScopeClaim("point", ("w",), ())
+    x = np.ones((POSITIONS, WIDTH)) * (np.arange(POSITIONS) == 0)[:, None]
+    found = gradients(proto, x, 0, "mae", {"w": stored(proto)["w"]})["w"]
+    assert found == pytest.approx(bounds(proto, scope, (0.0, 1.0), "mae")["w"], rel=1e-9)
+    assert bounds(proto, scope, (-1.0, 1.0), "mae")["w"] == math.inf
 
 
 def test_ids_of_a_narrower_type_are_others_than_the_ids() -> None:

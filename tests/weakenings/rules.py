@@ -1,7 +1,7 @@
 """Of the rules of steps, and of what they share."""
 
 from tests import test_known_answers as known
-from tests.core import test_clipped_soundness, test_enclosures
+from tests.core import test_clipped_soundness, test_enclosures, test_masks
 from tests.core.rules import (
     test_activations,
     test_attained,
@@ -56,7 +56,12 @@ STEPS = [
     _law("Embedding", "selections:EmbeddingRule.fact", "np.max(rows.hi", "np.min(rows.hi"),
     _law("Compare", "products:CompareRule.fact", "(0.0, 1.0)", "(0.0, 0.5)"),
     _law("MaskedMean", "products:MaskedMeanRule.fact", "x.norm, ", "0.5 * x.norm, "),
+    _law("MaskedMean", "products:MaskedMeanRule.fact", ">= self._least", "> math.inf"),
     _law("MaskedMean", "products:MaskedMeanRule.lipschitz", "return 1.0 if", "return 0.1 if"),
+    by_seeds("rules.products:MaskedMeanRule.lipschitz", "root_up(math.prod(own))", "1.0", LAW,
+        "MaskedMean", count=40),
+    by("rules.products:MaskedMeanRule.tokens_pulled", "not self._is_mean or ", "",
+        test_masks.test_a_mean_by_weights_of_the_input_has_a_gradient_but_no_slope),
     _law("InputClip", "clips:InputClipRule.fact", "Fact.of(self.shape, radius,",
         "Fact.of(self.shape, 0.9 * radius,"),
     _law("LocalResponse", "centring:LocalResponseRule._shrink", "-op.power", "-2.0 * op.power"),

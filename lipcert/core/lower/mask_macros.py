@@ -9,8 +9,10 @@ from lipcert.core.kinds import Compare, MaskedMean
 from lipcert.core.lower.moves import indices
 from lipcert.core.lower.rewriter import Rewriter
 from lipcert.core.lower.values import check_size
-from lipcert.core.program import IndexArray, Move, Shape, Step
+from lipcert.core.program import IndexArray, Move, Op, Shape, Step
 from lipcert.core.token_kinds import Multiply, ReduceSum
+
+_NOT_NEGATIVE = ("relu", "sigmoid", "exp", "softplus")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,18 +28,20 @@ class _Origin:
 
 
 def masked_mean(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """Recombine Σ x·m/max(Σ m, floor), if each sum of the mask covers the entries that meet x's.
+    """Recombine Σ x·m/max(Σ m, floor), if each sum of the mask covers the entries that meet x's;
+    without a maximum there is no floor.
 
     Proof: both sums of the mask are over the same entries of one value that it is computed from.
     """
     above, below = (_moved(rewriter, name) for name in step.inputs)
     top, clip = rewriter.made(above.name, ReduceSum), rewriter.function(below.name, "clip")
-    count = _moved(rewriter, clip[1]) if clip is not None else below
+    count = _moved(rewriter, below.name if clip is None else clip[1])
     bottom = rewriter.made(count.name, ReduceSum)
-    if clip is None or top is None or bottom is None or top[0].mean or bottom[0].mean:
+    if top is None or bottom is None or top[0].mean or bottom[0].mean:
         return None
-    factors, (floor, highest) = rewriter.made(top[1].inputs[0], Multiply), clip[0].numbers
-    if factors is None or not 0.0 < floor < math.inf == highest:
+    factors = rewriter.made(top[1].inputs[0], Multiply)
+    floor, highest = (-math.inf, math.inf) if clip is None else clip[0].numbers
+    if factors is None or not floor < math.inf == highest:
         return None
     shape, read = factors[1].shape, np.broadcast_to(above.index, step.shape)
     shown = _origin(rewriter, bottom[1].inputs[0])
@@ -45,8 +49,11 @@ def masked_mean(rewriter: Rewriter, step: Step) -> list[Step] | None:
     counted = _terms(shown, rewriter.shapes[bottom[1].inputs[0]], bottom[0].axes)[chosen]
     for x, mask in (factors[1].inputs, factors[1].inputs[::-1]):
         own = _origin(rewriter, mask)
-        if (own.name, own.comparisons) != (shown.name, shown.comparisons) or not own.comparisons:
-            continue  # not a mask: a sum of other numbers may have a slope
+        if (own.name, own.comparisons) != (shown.name, shown.comparisons):
+            continue
+        is_weight = own.comparisons or rewriter.function(own.name, *_NOT_NEGATIVE)
+        if not (is_weight or rewriter.made(own.name, Op) is None):
+            continue  # computed numbers may be negative; of inputs, the facts say it
         if rewriter.shapes[x] != shape or len(rewriter.shapes[mask]) != len(shape):
             continue
         met = _terms(own, shape, top[0].axes)[read.reshape(-1)]

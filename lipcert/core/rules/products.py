@@ -8,12 +8,12 @@ import math
 
 import numpy as np
 
-from lipcert.core.arithmetic import multiply_up
+from lipcert.core.arithmetic import add_up, divide_up, multiply_up
 from lipcert.core.interval import Interval, exact, symmetric
 from lipcert.core.kinds import Compare, Divide, MaskedMean
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies, longest_met, ranked
-from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.facts import Cotangent, Fact, root_up
 from lipcert.core.token_kinds import MatMul, Multiply
 
 
@@ -127,10 +127,10 @@ class CompareRule(Rule[Compare]):
 
 
 class MaskedMeanRule(Rule[MaskedMean]):
-    """y = Σ w·x over axes, with w = m/max(Σ m, floor), so that w ≥ 0 and Σ w ≤ 1."""
+    """y = Σ w·x over axes, with w = m/max(Σ m, floor), so that w ≥ 0 and Σ w ≤ 1 if m ≥ 0."""
 
     def fact(self) -> Fact:
-        """The hull of 0 and of what it is a mean of, and no longer than x.
+        """The hull of what it is a mean of, and of 0 if Σ w may be less than 1; no longer than x.
 
         Proof: with the norm of `lipschitz`. A run of y along the last axis is a mean of runs of x
         where that axis is none of the axes, and the mask the same for all of a run.
@@ -139,19 +139,33 @@ class MaskedMeanRule(Rule[MaskedMean]):
         x, axes = self.x, self.op.axes
         if not self._is_mean:
             return Fact.of(self.shape)
-        low = np.minimum(np.min(x.box.lo, axis=axes, keepdims=True), 0.0)
-        high = np.maximum(np.max(x.box.hi, axis=axes, keepdims=True), 0.0)
+        low = np.min(x.box.lo, axis=axes, keepdims=True)
+        high = np.max(x.box.hi, axis=axes, keepdims=True)
+        if 0.0 < self.op.floor >= self._least:
+            low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
         is_by_run = len(self.shape) - 1 not in axes and self.shapes[1][-1] == 1
         run = x.row_norm if is_by_run else math.inf
         return Fact.of(self.shape, x.norm, Interval(low, high), row_norm=run)
 
     def lipschitz(self, index: int) -> float:
-        """1 in x, and none in the mask, which jumps.
+        """1 in x; √n·‖x − y‖/s in m: of the entries that meet one of its, n of which make a mean,
+        with the least divisor s; inf for s = 0, and for an m that is repeated along the axes.
 
         Proof: an entry of y is a sum of w·x over entries that no other one reads, and ‖w‖₂ ≤ Σ w.
-        Attained: by a mask that shows one entry.
+        ∂y/∂m_i = (x_i − y)/Σ m, or x_i/floor where Σ m is less, and then 0 is in the box of y. Of a
+        mean these are n columns, and the means that m_i has no share in are perpendicular.
+        Attained: by a mask that shows one entry; by equal x where Σ m is less than the floor.
         """
-        return 1.0 if index == 0 and self._is_mean else math.inf
+        (x, _), mask = self.inputs, self.shapes[1]
+        if not self._is_mean or index == 0:
+            return 1.0 if self._is_mean else math.inf
+        least, own = max(self._least, self.op.floor), [mask[axis] for axis in self.op.axes]
+        if least <= 0.0 or own != [self.before[axis] for axis in self.op.axes]:
+            return math.inf
+        y = self.fact()
+        apart = longest_met(x.box - y.box, mask, self.before)
+        apart = min(apart, add_up(x.norm, y.norm))
+        return divide_up(multiply_up(root_up(math.prod(own)), apart), least)
 
     def tokens_pulled(self, index: int, cotangent: Cotangent) -> tuple[int, float] | None:
         """Along the only axis over which the mean is taken.
@@ -161,14 +175,19 @@ class MaskedMeanRule(Rule[MaskedMean]):
         """
         long = [axis for axis in self.op.axes if self.before[axis] > 1]
         mask = self.shapes[1]
-        if index or len(long) != 1 or math.prod(mask) != mask[long[0]]:
+        if index or not self._is_mean or len(long) != 1 or math.prod(mask) != mask[long[0]]:
             return None
         return long[0] - len(self.shape), cotangent.norm
 
     @property
     def _is_mean(self) -> bool:
-        """Whether the mask fits, and its facts are those of a mask."""
-        mask, rank = self.inputs[1], len(self.before)
-        fits = len(self.shapes[1]) == rank and copies(self.shapes[1], self.before) > 0
-        is_mask = bool((mask.box.lo >= 0.0).all() and (mask.box.hi <= 1.0).all())
-        return fits and is_mask and self.op.floor > 0.0
+        """Whether the mask fits, and none of its entries is negative."""
+        fits = len(self.shapes[1]) == len(self.before)
+        fits = fits and copies(self.shapes[1], self.before) > 0
+        return fits and bool((self.inputs[1].box.lo >= 0.0).all())
+
+    @property
+    def _least(self) -> float:
+        """No Σ m is less."""
+        mask = exact(self.inputs[1].box.broadcast(self.before).lo)
+        return float(np.min(mask.sum(self.op.axes).lo, initial=math.inf))

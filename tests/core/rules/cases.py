@@ -299,12 +299,13 @@ def _compare(rng: Rng) -> Case:
 
 
 def _masked_mean(rng: Rng) -> Case:
-    """The mask the same for whole runs, or not."""
+    """The mask the same for whole runs, or not; of 0 and 1, or of numbers above 0."""
     shape = _shape(rng, 2)
     axes, after = _axes(rng, shape)
     mask = tuple(int(rng.choice([1, length])) for length in shape)
-    op = kinds.MaskedMean(axes, float(rng.choice([1e-9, 1.0, 2.5])))
-    return Case(op, (shape, mask), after, masks=(1,))
+    op = kinds.MaskedMean(axes, float(rng.choice([-math.inf, 1e-9, 1.0, 2.5])))
+    is_mask = op.floor > 0.0 and rng.random() < 0.5
+    return Case(op, (shape, mask), after, () if is_mask else (1,), (1,) if is_mask else ())
 
 
 def _input_clip(rng: Rng) -> Case:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -100,17 +101,11 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
         case kinds.Embedding():
             return t[op.table][x.detach().long() % op.table.shape[0]]
         case kinds.Compare():
-            # without a slope, but a part of the graph
-            return (
-                torch.where(
-                    x > torch.tensor(op.limits) if op.above else x == torch.tensor(op.limits),
-                    1.0,
-                    0.0,
-                ).double()
-                + 0.0 * x
-            )
+            limits = torch.tensor(op.limits)
+            found = x > limits if op.above else x == limits
+            return found.double() + 0.0 * x  # without a slope, but a part of the graph
         case kinds.MaskedMean():
-            mask = xs[1].detach().expand_as(x)
+            mask = xs[1].expand_as(x)
             count = sum_over(mask, op.axes).clamp(min=op.floor)
             return sum_over(x * mask, op.axes) / count
         case Conv():
@@ -133,13 +128,10 @@ def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch
         case token_kinds.ReduceSum():
             return (x.mean if op.mean else x.sum)(dim=op.axes, keepdim=True)
         case kinds.Centre():
-            count = math.prod(x.shape[axis] for axis in op.axes)
-            return x - x.sum(dim=op.axes, keepdim=True) / count
+            return x - x.mean(dim=op.axes, keepdim=True)
         case token_kinds.Add():
-            return sum(
-                (sign * term for sign, term in zip(op.signs, xs, strict=True)),
-                start=torch.zeros(shape, dtype=x.dtype),
-            )
+            terms = (sign * term for sign, term in zip(op.signs, xs, strict=True))
+            return sum(terms, start=torch.zeros(shape, dtype=x.dtype))
         case kinds.Concat():
             return torch.cat(list(xs), dim=op.axis)
         case kinds.PRelu():
@@ -203,10 +195,7 @@ def places_of(w: Window, sizes: Shape) -> list[list[int]]:
         )
     weights = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     return [
-        [
-            sum(a * b for a, b in zip(place, weights, strict=True))
-            for place in itertools.product(*reads)
-        ]
+        [sum(map(operator.mul, place, weights)) for place in itertools.product(*reads)]
         for reads in itertools.product(*axes)
     ]
 
