@@ -270,7 +270,7 @@ class RecordedRun:
                 f"[LC319] the trace {self.trace.folder} has no weights at {name!r}"
             )
         snapshot, names = blob.tensors(), self.names
-        _require_statistics(graph, names, snapshot, name)
+        self._require_statistics(snapshot, name)
         found: dict[str, FloatArray] = {}
         for parameter, match in names.items():
             numbers = match.numbers(snapshot)
@@ -287,6 +287,49 @@ class RecordedRun:
                 )
             found[parameter] = numbers
         return found
+
+    def _require_statistics(self, snapshot: Snapshot, where: str) -> None:
+        """Raise NoVerdictError unless the stored statistics of normalisation layers are those of
+        the file.
+
+        They are constants of the bounds, and are matched by the name of the layer's scale; if it
+        has none, or if the file spells the layer out in several nodes, by their numbers, or by
+        their names with a tensor that the file holds, from which constants are computed.
+        """
+        statistics = {
+            name: item.astype(np.float64).reshape(-1)
+            for name, item in snapshot.items()
+            if name.rpartition(".")[2] in _STATISTICS
+        }
+        constants = [
+            operand.array.reshape(-1)
+            for node in self.graph.nodes
+            for operand in node.operands.values()
+            if operand.parameter is None
+        ]
+        for node in self.graph.nodes:
+            if not isinstance(node.op, BatchNorm):
+                continue
+            stored = [node.operands.get(role) for role in ("mean", "variance")]
+            match = self.names.get(node.operands["scale"].parameter or "")
+            prefix = None if match is None else match.recorded.rpartition(".")[0]
+            for kind, operand in zip(_STATISTICS, stored, strict=True):
+                array = None if operand is None else operand.array
+                if prefix is None or f"{prefix}.{kind}" not in statistics:
+                    values = [item for key, item in statistics.items() if key.endswith(kind)]
+                    known = any(_is_equal(item, array) for item in values)
+                else:
+                    known = _is_equal(statistics.pop(f"{prefix}.{kind}"), array)
+                if not known:
+                    raise _other_statistics(f"the {kind} of node {node.name!r}", where)
+        held = self.claims.engine.reading.model.initializers
+        sizes = {name: (tensor.size,) for name, tensor in held.items()}
+        for name, item in statistics.items():
+            namesakes = [
+                held[own].values().reshape(-1) for own in _by_name(name, item.shape, sizes)
+            ]
+            if not any(np.array_equal(item, known) for known in (*constants, *namesakes)):
+                raise _other_statistics(repr(name), where)
 
     def examples(self, name: str) -> Examples:
         """Return the batch of a step as the network read it, its micro-batches one after
@@ -491,46 +534,6 @@ def _found_examples(
         inputs.append(x)
         labels.append(tensors[LABELS].array)
     return _joined(inputs, source, INPUT), _joined(labels, source, LABELS)
-
-
-def _require_statistics(
-    graph: Graph, names: Mapping[str, Match], snapshot: Snapshot, where: str
-) -> None:
-    """Raise NoVerdictError unless the stored statistics of normalisation layers are those of the
-    file.
-
-    They are constants of the bounds, and are matched by the name of the layer's scale; if it has
-    none, or if the file spells the layer out in several nodes, by their numbers.
-    """
-    statistics = {
-        name: item.astype(np.float64).reshape(-1)
-        for name, item in snapshot.items()
-        if name.rpartition(".")[2] in _STATISTICS
-    }
-    constants = [
-        operand.array.reshape(-1)
-        for node in graph.nodes
-        for operand in node.operands.values()
-        if operand.parameter is None
-    ]
-    for node in graph.nodes:
-        if not isinstance(node.op, BatchNorm):
-            continue
-        stored = [node.operands.get(role) for role in ("mean", "variance")]
-        match = names.get(node.operands["scale"].parameter or "")
-        prefix = None if match is None else match.recorded.rpartition(".")[0]
-        for kind, operand in zip(_STATISTICS, stored, strict=True):
-            array = None if operand is None else operand.array
-            if prefix is None or f"{prefix}.{kind}" not in statistics:
-                values = [item for key, item in statistics.items() if key.endswith(kind)]
-                known = any(_is_equal(item, array) for item in values)
-            else:
-                known = _is_equal(statistics.pop(f"{prefix}.{kind}"), array)
-            if not known:
-                raise _other_statistics(f"the {kind} of node {node.name!r}", where)
-    for name, item in statistics.items():
-        if not any(np.array_equal(item, constant) for constant in constants):
-            raise _other_statistics(repr(name), where)
 
 
 def _other_statistics(what: str, where: str) -> NoVerdictError:

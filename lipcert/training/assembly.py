@@ -64,7 +64,7 @@ from lipcert.training.intake import (
 from lipcert.training.ledger import Ledger, LedgerHeader
 from lipcert.training.loader import PrivateLoader, Sampler, checked_seed
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
-from lipcert.training.modes import EvalMode
+from lipcert.training.modes import EvalMode, without_drawn
 from lipcert.training.network import Example, TrainedNetwork, trained_network
 from lipcert.training.private import (
     CERTIFICATE,
@@ -251,13 +251,18 @@ class _Assembly:
         return mode.parts
 
     def network(self, settings: Settings, file: Path | None) -> TrainedNetwork:
-        """Import the module; its ONNX file stays in `stage`, and is there already on resuming."""
+        """Import the module, which draws no masks of its own until the run ends; its file stays
+        in `stage`, and is there already on resuming."""
         path, exists = self.stage / MODEL, self.resume and self.world.is_first
         if file is not None and not exists:
             copy_file(file, path)
             exists = True
         masks = settings.enforced.clips_gradients
-        return trained_network(self.model, self.example, path, settings, exists=exists, masks=masks)
+        found = trained_network(
+            self.model, self.example, path, settings, exists=exists, masks=masks
+        )
+        self.undo.enter_context(without_drawn(found.module))
+        return found
 
     def certified(self, network: TrainedNetwork, calibration: Calibration) -> Calibration:
         """Return the noise for the bounds that the first rank's certificate states."""

@@ -19,6 +19,7 @@ example; given all masks, a release is a clipped sum with noise, as without drop
 for every value of the masks holds for their mixture.
 """
 
+import warnings
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -134,6 +135,58 @@ MASKED: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 """Modules that multiply their input by a mask and do nothing else."""
 
 
+class DropoutWarning(UserWarning):
+    """A run trains without dropout that the module asks for."""
+
+
+def drawn(part: nn.Module) -> list[tuple[Any, str]]:
+    """Return the numbers, with the parts that have them, by which a part draws masks of its own:
+    the dropout of torch's attention and recurrent layers; of somebody's own parts numbers called
+    so, the p of a part called so (stochastic depth of torchvision), and the p of dropouts in an
+    attention, which computes with them and does not call the dropouts."""
+    kind = type(part).__name__.lower()
+    named: list[tuple[Any, str]] = []
+    if isinstance(part, nn.MultiheadAttention | nn.RNNBase):
+        named = [(part, "dropout")]
+    elif not type(part).__module__.startswith("torch."):
+        is_drawing = any(word in kind for word in ("drop", "stochastic"))
+        own = [name for name in vars(part) if "drop" in name or (is_drawing and name == "p")]
+        inner = part.children() if "attention" in kind else ()
+        named = [(part, name) for name in own]
+        named += [(child, "p") for child in inner if isinstance(child, _DropoutNd)]
+    return [
+        (at, name) for at, name in named if isinstance(p := getattr(at, name), float) and p != 0.0
+    ]
+
+
+def without_drawn(module: nn.Module) -> AbstractContextManager[None]:
+    """Warn of dropout that parts draw themselves, which is 0 inside the block."""
+    still = resting(module)
+    parts = {name: drawn(part) for name, part in module.named_modules() if part not in still}
+    names = [name or "the module itself" for name, found in parts.items() if found]
+    if names:
+        warnings.warn(
+            f"training: dropout that is drawn within {first_of(names, 3)} is 0 until the run ends, "
+            "as no file shows its masks",
+            DropoutWarning,
+            stacklevel=4,
+        )
+    return _zeroed([number for found in parts.values() for number in found])
+
+
+@contextmanager
+def _zeroed(numbers: Iterable[tuple[Any, str]]) -> Iterator[None]:
+    """Have 0 for these attributes inside the block."""
+    held = [(at, name, getattr(at, name)) for at, name in numbers]
+    try:
+        for at, name, _ in held:
+            setattr(at, name, 0.0)
+        yield
+    finally:
+        for at, name, before in held:
+            setattr(at, name, before)
+
+
 def dropouts(module: nn.Module) -> dict[str, _DropoutNd]:
     """Return, by name, the dropout layers whose masks can be drawn once and used twice."""
     found = ((name, part) for name, part in module.named_modules() if type(part) in MASKED)
@@ -154,8 +207,6 @@ def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]
                     yield name, f"{kind} in training mode"
             case _BatchNorm() if part.training or part.running_mean is None:
                 yield name, f"{kind} with batch statistics"
-            case nn.MultiheadAttention() | nn.RNNBase() if part.training and part.dropout > 0.0:
-                yield name, f"{kind} with dropout in training mode"
             case nn.RReLU() if part.training:
                 yield name, f"{kind} in training mode"
             case _InstanceNorm() if part.training and part.track_running_stats:
@@ -175,15 +226,17 @@ def refuse_active(module: nn.Module, remedy: str, *, masks: bool) -> None:
 
 @contextmanager
 def at_rest(module: nn.Module) -> Iterator[None]:
-    """Put the module's dropout into evaluation mode inside the block, and change nothing else.
+    """Put the module's dropout into evaluation mode inside the block, draw no other masks, and
+    change nothing else.
 
     A pass with other weights (functional_call) leaves them in the lists of recurrent parts.
     """
     recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
     before = [(part, dict(vars(part))) for part in (*dropouts(module).values(), *recurrent)]
     try:
-        _put_to_rest(dropouts(module).values())
-        yield
+        with _zeroed([number for part in module.modules() for number in drawn(part)]):
+            _put_to_rest(dropouts(module).values())
+            yield
     finally:
         for part, own in before:
             vars(part).update(own)

@@ -130,12 +130,9 @@ def joined_labels(labels: object, names: tuple[str, ...]) -> Tensor:
 
 
 UNLIKE: Final = (
-    "behaves differently in training mode, or draws random numbers: "
-    "lipcert.training.make_trainable(module, mechanism), before the optimizer is made, sets "
-    "dropout inside an attention, dropped layers and numbers named after dropout to 0 in a copy, "
-    "but not numbers in forward(): for F.dropout(x, 0.5, self.training) write a part, "
-    "nn.Dropout(0.5); in Hugging Face they are attention_probs_dropout_prob, attention_dropout, "
-    "attn_pdrop, drop_path_rate and, of speech, layerdrop=0.0 and apply_spec_augment=False"
+    "behaves differently in training mode, or draws random numbers, as "
+    "F.dropout(x, 0.5, self.training) does in forward(): write a part, nn.Dropout(0.5), or set "
+    "what it draws by to 0 (in Hugging Face layerdrop=0.0, apply_spec_augment=False)"
 )
 _REPLACE: Final = (
     "replace batch by group normalisation, and dropout by nothing, as "

@@ -30,7 +30,7 @@ from lipcert.settings.values import check_positive, number
 from lipcert.training.exporting import copied, renewed
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import TrainingMechanism
-from lipcert.training.modes import MASKED, frozen, has_learnt
+from lipcert.training.modes import MASKED, drawn, frozen, has_learnt
 
 _MOST_GROUPS: Final = 32
 _LEAST_CHANNELS: Final = 4
@@ -163,9 +163,6 @@ class _Replacing:
                 return part, ""
             case _DropoutNd():
                 return nn.Identity(), "nothing random is bounded"
-            case nn.MultiheadAttention() | nn.RNNBase() if part.dropout > 0.0:
-                before, part.dropout = part.dropout, 0.0
-                return part, f"dropout set from {before:g} to 0"
             case nn.RReLU():
                 slope = (part.lower + part.upper) / 2.0
                 in_place = part.inplace and self.keeps_in_place
@@ -233,23 +230,12 @@ def _applied_behind(part: Any) -> list[nn.Module]:
 
 
 def _undropped(part: nn.Module) -> str:
-    """Set to 0 what a part of somebody's own draws masks by: its numbers called so, the p of a part
-    called so (stochastic depth of torchvision), and the p of dropouts in an attention, which
-    computes with them and does not call the dropouts."""
-    if type(part).__module__.startswith("torch."):
-        return ""
-    is_drawing = any(word in type(part).__name__.lower() for word in ("drop", "stochastic"))
-    drawn = [
-        (part, name)
-        for name, item in vars(part).items()
-        if ("drop" in name or (is_drawing and name == "p")) and isinstance(item, float) and item
-    ]
-    if "attention" in type(part).__name__.lower():
-        within = (child for child in part.children() if isinstance(child, _DropoutNd))
-        drawn += [(child, "p") for child in within if child.p]
-    for at, name in drawn:
+    """Set to 0 what a part draws masks by."""
+    said = []
+    for at, name in drawn(part):
+        said.append(f"{name} set from {getattr(at, name):g} to 0")
         setattr(at, name, 0.0)
-    return "dropout that it draws itself set to 0" if drawn else ""
+    return ", ".join(said)
 
 
 class Bag(nn.Module):

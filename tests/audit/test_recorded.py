@@ -17,6 +17,7 @@ from lipcert.audit.trace.blobs import stored
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Manifest, Step
 from lipcert.audit.trace.writing import TraceWriter
+from lipcert.core.reader.records import Tensor
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, Parameter
 from tests.audit.checks.runs import recorded_of
@@ -177,6 +178,18 @@ def test_statistics_that_the_graph_does_not_know_are_refused(tmp_path: Path) -> 
     buffers = {"bn.running_mean": np.zeros(4, np.float32), "bn.running_var": np.ones(4, np.float32)}
     with pytest.raises(NoVerdictError, match=r"LC319.*bn\.running"):
         recorded(tmp_path, [WEIGHTS], buffers=buffers).weights("step 0")
+
+
+def test_statistics_from_which_constants_are_computed_are_those_of_the_file(tmp_path: Path) -> None:
+    """As torchvision's FrozenBatchNorm2d does, whose square roots alone are constants."""
+    tensor = Tensor("float32", (4,), np.full(4, 1.5, np.float32).tobytes())
+    graph, held = graph_with(), {"bn.running_var": tensor}
+    buffers = {"module.bn.running_var": np.full(4, 1.5, np.float32)}
+    trace = trace_of(tmp_path, [WEIGHTS], buffers=buffers)
+    assert recorded_of(trace, graph, held=held).weights("step 0")
+    other = {"bn.running_var": replace(tensor, content=np.ones(4, np.float32).tobytes())}
+    with pytest.raises(NoVerdictError, match=r"LC319.*bn\.running_var"):
+        recorded_of(trace, graph, held=other).weights("step 0")
 
 
 def test_checkpoints_are_those_that_steps_start_from(tmp_path: Path) -> None:

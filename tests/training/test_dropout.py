@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import BackpropClipping, GradientClipping, Loss, Private, WeightClipping
 from lipcert.training.clipping.single import SingleGradients
-from lipcert.training.modes import dropouts
+from lipcert.training.modes import DropoutWarning, dropouts
 from tests.commands import lipcert
 from tests.training.runs import BATCH, CLASSES, EXAMPLES, STEPS, clipless, data, private_run, train
 
@@ -261,6 +261,27 @@ class Attending(nn.Module):
         return self.head(self.attention(tokens, tokens, tokens)[0].flatten(1))
 
 
+class Thresholded(Dense):
+    """Its number is called like a dropout, and is not one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop_below = 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward((x - self.drop_below).relu())
+
+
+def test_a_run_trains_without_masks_that_an_attention_draws() -> None:
+    module = Attending()
+    with pytest.warns(DropoutWarning, match="within attention is 0"):
+        run = private_run(mechanism=CLIP, network=lambda: module)
+    with run:
+        train(run)
+        assert module.attention.dropout == 0.0
+    assert module.attention.dropout == 0.5
+
+
 class OtherAxis(Dense):
     """Masks the features of all examples alike."""
 
@@ -277,7 +298,7 @@ BESIDE = nn.Linear(6, 3)
       (clipless(), WeightClipping(radius=1.0, input_norm=1.0), BackpropClipping())),
     (CLIP, lambda: nn.Sequential(BESIDE, nn.AlphaDropout(0.1)), "AlphaDropout"),
     (CLIP, lambda: nn.Sequential(BESIDE, nn.BatchNorm1d(3), nn.Dropout()), "BatchNorm1d"),
-    (CLIP, Attending, "MultiheadAttention with dropout"), (CLIP, Functional, "draws random numbe"),
+    (CLIP, Functional, "draws random numbe"), (CLIP, Thresholded, "exported graph differ"),
 ])  # fmt: skip
 def test_what_no_mask_tells_apart_is_refused(
     mechanism: Any, network: Callable[[], nn.Module], words: str, tmp_path: Path

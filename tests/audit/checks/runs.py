@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -199,7 +199,11 @@ def check_applied(steps: list[Step], network: nn.Module, x: Tensor, y: Tensor) -
     assert np.array_equal(np.sort(index[: len(x)]), np.arange(len(x)))
 
 
-def recorded_of(trace: Trace, graph: Graph, data: Readable | None = None) -> RecordedRun:
-    """A run about which nothing is claimed."""
-    claims: Any = SimpleNamespace(engine=SimpleNamespace(graph=graph), settings=Settings())
+def recorded_of(
+    trace: Trace, graph: Graph, data: Readable | None = None, held: Any = MappingProxyType({})
+) -> RecordedRun:
+    """A run about which nothing is claimed, of a file that holds these tensors."""
+    reading = SimpleNamespace(model=SimpleNamespace(initializers=held))
+    engine = SimpleNamespace(graph=graph, reading=reading)
+    claims: Any = SimpleNamespace(engine=engine, settings=Settings())
     return RecordedRun(claims, trace, data=data)
