@@ -19,6 +19,7 @@ from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.interval import largest_magnitude, norm_up
 from lipcert.core.kinds import Embedding
+from lipcert.core.ledger import EvalLayer as StatedLayer
 from lipcert.core.ledger.mechanism import Mechanism, names_of
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.ledger.run import Run
@@ -74,7 +75,7 @@ def premises_of(
         relation=settings.neighbours,
         divisor=settings.batch_size if settings.reduction == "mean" else None,
         run=None if plan is None else _run(plan),
-        eval_layers=tuple((item.kind, item.name) for item in eval_layers if not item.node),
+        eval_layers=tuple(StatedLayer(x.kind, x.name) for x in eval_layers if not x.node),
     )
 
 

@@ -77,7 +77,7 @@ def frozen_tensors(program: Program, trained: frozenset[str]) -> tuple[str, ...]
 
 def drops(model: Model, program: Program) -> bool:
     """Whether a node that the output depends on drops entries at random in train mode."""
-    return any(kind == DROPOUT for kind, _ in eval_layers(model, program, clipped=False))
+    return any(x.kind == DROPOUT for x in eval_layers(model, program, clipped=False))
 
 
 def eval_layers(model: Model, program: Program, *, clipped: bool) -> tuple[EvalLayer, ...]:
@@ -87,7 +87,7 @@ def eval_layers(model: Model, program: Program, *, clipped: bool) -> tuple[EvalL
     as only the clip bounds the gradient (`claims.group_bounds`).
     """
     return tuple(
-        (node.op_type, node.name or node.outputs[0])
+        EvalLayer(node.op_type, node.name or node.outputs[0])
         for outer, role in zip(model.nodes, program.covered, strict=True)
         if role != "unused"
         for node in with_nested([outer])

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from lipcert.core.canonical import Parameters
 from lipcert.core.certificate import Assumption, Certificate
-from lipcert.core.ledger import CHECKED, EVALUATION, LAYERS, SAMPLING, STEPWISE
+from lipcert.core.ledger import CHECKED, EVALUATION, LAYERS, SAMPLING, STEPWISE, EvalLayer
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism
 from lipcert.core.ledger.premises import InputPart, LossPart, Premises
-from lipcert.core.ledger.run import Run, read_eval_layers
+from lipcert.core.ledger.run import Run
 from lipcert.core.verdict import STAGES, Report, Verdict
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _text(item: Assumption, premises: Premises, known: Mapping[str, Assumption])
         count = len(premises.layer_clip.layers)
         return f"The layers that clip are the {count} listed, from input to output."
     if item.id == EVALUATION:
-        return _evaluation(read_eval_layers(item.data))
+        return _evaluation(premises.eval_layers)
     if item.id == SAMPLING and premises.run is not None:
         return _run(premises.run)
     if item.id == STEPWISE:
@@ -219,9 +219,9 @@ def _examples(*, proved: bool, in_eval_mode: bool) -> str:
     return "The file computes one example at a time, and training applies it to each separately."
 
 
-def _evaluation(layers: Sequence[tuple[str, str]]) -> str:
+def _evaluation(layers: Sequence[EvalLayer]) -> str:
     """Say what is assumed about the layers that training keeps in eval mode."""
-    named = ", ".join(f"{name} ({kind})" for kind, name in layers[:_MOST_NAMES])
+    named = ", ".join(f"{x.name} ({x.kind})" for x in layers[:_MOST_NAMES])
     more = f" and {len(layers) - _MOST_NAMES} more" if len(layers) > _MOST_NAMES else ""
     return (
         "Training keeps these layers in eval mode, their statistics frozen and nothing dropped: "

@@ -8,7 +8,7 @@ from typing import Any, Final
 from lipcert.core.canonical import MAX_DIGITS, READERS, Json, Parameters, write_canonical
 from lipcert.core.certificate import Assumption, Certificate, CertificateFormatError
 from lipcert.core.codec import CodecError, same
-from lipcert.core.ledger import LAYERS, SAMPLING, STEPWISE
+from lipcert.core.ledger import LAYERS, SAMPLING
 from lipcert.core.ledger.mechanism import MECHANISM
 from lipcert.core.ledger.premises import Circumstances, Premises, Stated
 from lipcert.core.line import Line
@@ -47,8 +47,6 @@ def stated_data(premises: Premises) -> dict[str, Mapping[str, object]]:
         found[LAYERS] = {"layers": [written(layer) for layer in premises.layer_clip.layers]}
     if premises.run is not None:
         found[SAMPLING] = written(premises.run)
-    if premises.stepwise is not None:
-        found[STEPWISE] = {"noise_multiplier": write_float(premises.stepwise)}
     return found
 
 

@@ -1,6 +1,9 @@
 """Ledger: the assumptions of a certificate, as typed premises."""
 
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from lipcert.core.codec import Limit
 
 CHECKED: Final = "checked"
 DECLARED: Final = "declared"
@@ -10,8 +13,19 @@ EVALUATION: Final = "A-EVAL"
 DROPOUT: Final = "Dropout"
 MODAL_OPERATORS: Final = frozenset({"BatchNormalization", DROPOUT})
 """ONNX operators that compute something else in train mode."""
-EvalLayer: TypeAlias = tuple[str, str]
-"""The operator of a layer, and its name."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EvalLayer:
+    """A layer of A-EVAL, which would compute something else in train mode: operator and name.
+
+    The checker sees some in the file; a certificate names further ones of which an exporter left
+    traces.
+    """
+
+    kind: Annotated[str, Limit("an operator with a train mode", MODAL_OPERATORS.__contains__)]
+    name: str
+
 
 LAYERS: Final = "A-LAYERS"
 SAMPLING: Final = "A-SAMPLING"

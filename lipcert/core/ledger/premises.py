@@ -8,12 +8,12 @@ can be added, dropped or declared checked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final, Literal, cast
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 from lipcert.core.canonical import Parameters
 from lipcert.core.certificate import Assumption, Certificate, CertificateFormatError, read
-from lipcert.core.codec import Bound, member
+from lipcert.core.codec import Bound, Limit, member
 from lipcert.core.ledger import (
     CHECKED,
     DECLARED,
@@ -32,10 +32,13 @@ if TYPE_CHECKING:  # at run time, loaded only if a certificate states them
 
 JOINT: Final = "joint"
 """The kind of a loss that is the sum of losses of several outputs."""
-_OF_STATED: Final = ("A-INPUT", "A-LOSS", "A-NEIGH")
+_OF_STATED: Final = ("A-INPUT", "A-LOSS", "A-NEIGH", EVALUATION, STEPWISE)
 _NEEDED: Final = ("A-INPUT", "A-LOSS", MECHANISM, "A-NEIGH", "A-GRAD-AGG")
 STATED: Final = frozenset({*_NEEDED, LAYERS, SAMPLING, STEPWISE})
 """The assumptions whose data are premises."""
+
+
+Ends = Annotated[tuple[float, float], Limit("an interval", lambda ends: ends[0] <= ends[1])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class InputPart:
     name: str
     shape: tuple[int, ...]
     norm: Bound | None
-    box: tuple[float, float] | None
+    box: Ends | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +63,19 @@ class LossPart:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """The content of A-INPUT, A-LOSS and A-NEIGH. None: not assumed.
+    """The content of A-INPUT, A-LOSS, A-NEIGH, A-EVAL and A-STEPWISE. None: not assumed.
 
     loss_assumed: whether the user did not state the loss.
     input_parts: for several inputs, the assumptions on each, in the order of the file; boxes are
         stated only there, and `input_norm` is the norm of all inputs together.
     loss_parts: the summands of the loss `joint`, in the order of the outputs in the record of the
         model.
+    eval_layers: the layers that the certificate names.
+    stepwise: the noise multiplier of every step of a run that proves its bounds at each step.
     """
 
     input_norm: Bound | None = field(metadata=member("A-INPUT.norm"))
-    input_box: tuple[float, float] | None = field(metadata=member("A-INPUT.box"))
+    input_box: Ends | None = field(metadata=member("A-INPUT.box"))
     loss: str = field(metadata=member("A-LOSS.kind"))
     loss_parameters: Parameters = field(metadata=member("A-LOSS.parameters"))
     loss_clip: Bound | None = field(metadata=member("A-LOSS.clip"))
@@ -84,6 +89,10 @@ class Stated:
     input_parts: tuple[InputPart, ...] = field(
         default=(), metadata=member("A-INPUT.parts", optional=True)
     )
+    eval_layers: tuple[EvalLayer, ...] = field(
+        default=(), metadata=member("A-EVAL.layers", optional=True)
+    )
+    stepwise: Bound | None = field(default=None, metadata=member("A-STEPWISE.noise_multiplier"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +119,11 @@ class Premises(Stated):
     """The assumptions as numbers and names.
 
     divisor: the public constant by which a mean divides the sum of gradients; None for a sum.
-    stepwise: the noise multiplier of every step of a run that proves its bounds at each step.
-    eval_layers: the layers that the certificate names.
     """
 
     mechanism: Mechanism
     divisor: int | None = None
     run: Run | None = None
-    stepwise: float | None = None
-    eval_layers: tuple[EvalLayer, ...] = ()
 
     @classmethod
     def read(cls, assumptions: Sequence[Assumption]) -> Premises:
@@ -127,10 +132,8 @@ class Premises(Stated):
         for name in _NEEDED:
             if name not in known:
                 raise CertificateFormatError(f"the assumption {name} is missing")
-        stated = read(Stated, {name: known[name] for name in _OF_STATED}, "assumptions")
-        boxes = [stated.input_box, *(part.box for part in stated.input_parts)]
-        if any(box is not None and box[0] > box[1] for box in boxes):
-            raise CertificateFormatError("A-INPUT.box is not an interval")
+        own = {name: known[name] for name in _OF_STATED if name in known}
+        stated = read(Stated, own, "assumptions")
         if stated.input_parts and stated.input_box is not None:
             raise CertificateFormatError("A-INPUT.box is not that of one of several inputs")
         parts = stated.loss_parts
@@ -139,23 +142,16 @@ class Premises(Stated):
         gathered = read(_Aggregation, known["A-GRAD-AGG"], "A-GRAD-AGG")
         if (gathered.reduction == "mean") != bool(gathered.divisor):
             raise CertificateFormatError("A-GRAD-AGG is neither a sum nor a mean")
-        run, stepwise = None, None
-        eval_layers: tuple[EvalLayer, ...] = ()
-        if SAMPLING in known or STEPWISE in known:
-            from lipcert.core.ledger.run import read_run  # noqa: PLC0415  for a run only
+        run = None
+        if SAMPLING in known:
+            from lipcert.core.ledger.run import Run  # noqa: PLC0415  for a run only
 
-            run, stepwise = read_run(known)
-        if EVALUATION in known:
-            from lipcert.core.ledger.run import read_eval_layers  # noqa: PLC0415  for these
-
-            eval_layers = read_eval_layers(known[EVALUATION])
+            run = Run.read(known[SAMPLING])
         return cls(
             **{item.name: getattr(stated, item.name) for item in fields(stated)},
             mechanism=read_mechanism(known),
             divisor=gathered.divisor,
             run=run,
-            stepwise=stepwise,
-            eval_layers=eval_layers,
         )
 
     @property
@@ -203,7 +199,7 @@ class Premises(Stated):
             "A-NUMERIC": True,
         }
         stated = {name: found for name, found in data.items() if name in STATED}
-        stated[EVALUATION] = {"layers": [{"kind": kind, "name": name} for kind, name in layers]}
+        stated[EVALUATION] = {"layers": [asdict(layer) for layer in layers]}
         stated["A-FROZEN"] = {"tensors": list(known.frozen)}
         checked = {"A-PERSAMPLE"} if known.batch_proved else set()
         return tuple(

@@ -1,8 +1,4 @@
-"""A-SAMPLING and A-STEPWISE: the run for which ε is stated. A-EVAL: its layers in eval mode.
-
-The layers of A-EVAL would compute something else in train mode. They are those that the checker
-sees in the file, and further ones that a certificate names because an exporter left traces of them.
-"""
+"""A-SAMPLING: the run for which ε is stated."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lipcert.core.certificate import CertificateFormatError, read
-from lipcert.core.codec import Bound
-from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, SAMPLING, STEPWISE, EvalLayer
+from lipcert.core.ledger import SAMPLING
 
 _SCHEMES: Final = frozenset(
     {"poisson", "without-replacement", "shuffle", "balls-in-bins", "full-batch"}
@@ -63,34 +58,3 @@ class Run:
         least T/⌈N/B⌉ epochs, and an example is in one batch of each complete epoch.
         """
         return self.steps <= self.participations * -(-self.dataset_size // self.batch_size)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stepwise:
-    noise_multiplier: Bound
-
-
-def read_run(known: Mapping[str, Mapping[str, object]]) -> tuple[Run | None, float | None]:
-    """Return the run and the noise multiplier of every step; None if they are not stated."""
-    run = Run.read(known[SAMPLING]) if SAMPLING in known else None
-    noise = read(_Stepwise, known[STEPWISE], STEPWISE) if STEPWISE in known else None
-    return run, None if noise is None else noise.noise_multiplier
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    kind: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Layers:
-    layers: tuple[_Layer, ...]
-
-
-def read_eval_layers(data: Mapping[str, object]) -> tuple[EvalLayer, ...]:
-    """Return the layers that a certificate names; refuse an empty list and other operators."""
-    found = tuple((layer.kind, layer.name) for layer in read(_Layers, data, EVALUATION).layers)
-    if not found or not MODAL_OPERATORS.issuperset(kind for kind, _ in found):
-        raise CertificateFormatError(f"{EVALUATION} names no layers")
-    return found
