@@ -16,26 +16,21 @@ from lipcert.core.program import Op, Shape
 from lipcert.core.token_kinds import Normalize, ReduceSum, Scale, Shift, Softmax
 
 
-def reduced_by(call: Call, value: Data, op: Op, axes: Shape) -> Data:
-    """Add a reduction over these axes, which keep the length 1."""
-    check_apart(value, axes)
-    if not axes:
-        raise Unsupported("a reduction over no axis")
-    shape = tuple(1 if axis in axes else size for axis, size in enumerate(value.shape))
-    return call.step(op, value, shape=shape, place=value.place)
-
-
 def reduction(call: Call) -> Value:
     """Lower Reduce nodes; without axes, they reduce over all axes, or over none."""
     value, kind = call.data(), call.node.op_type
     axes, keeps = reduced_axes(call, value)
-    if axes is None:
-        return _over_nothing(call, value)
-    is_sum = kind in {"ReduceMean", "ReduceSum", "ReduceSumSquare"}
-    op = ReduceSum(axes, mean=kind == "ReduceMean") if is_sum else _extreme_or_norm(kind, axes)
     if kind == "ReduceSumSquare":
         value = activated(call, value, "power", 2.0)
-    return without_axes(call, reduced_by(call, value, op, axes), axes, keeps=keeps)
+    if axes is None:  # it acts on every entry separately
+        return activated(call, value, "abs") if kind in {"ReduceL1", "ReduceL2"} else value
+    if not axes:
+        raise Unsupported("a reduction over no axis")
+    is_sum = kind in {"ReduceMean", "ReduceSum", "ReduceSumSquare"}
+    op = ReduceSum(axes, mean=kind == "ReduceMean") if is_sum else _extreme_or_norm(kind, axes)
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(value.shape))
+    found = call.step(op, value, shape=shape, place=value.place)
+    return without_axes(call, found, axes, keeps=keeps)
 
 
 def _extreme_or_norm(kind: str, axes: Shape) -> Op:
@@ -47,16 +42,6 @@ def _extreme_or_norm(kind: str, axes: Shape) -> Op:
         case "ReduceLogSumExp":
             return ReduceLogSumExp(axes)
     return ReduceNorm(axes, 1 if kind == "ReduceL1" else 2, 0.0)
-
-
-def _over_nothing(call: Call, value: Data) -> Data:
-    """Lower a reduction over no axis, which acts on every entry separately."""
-    match call.node.op_type:
-        case "ReduceL1" | "ReduceL2":
-            return activated(call, value, "abs")
-        case "ReduceSumSquare":
-            return activated(call, value, "power", 2.0)
-    return value
 
 
 def softmax(call: Call) -> Value:

@@ -14,17 +14,12 @@ from lipcert.core.program import Operand, Place, Shape, then
 from lipcert.core.token_kinds import Add, Scale, Shift
 
 
-def plain(number: float, rank: int) -> Operand:
-    """Return one number of an operator's definition as an operand."""
-    array = np.full((1,) * rank, number)
-    return Operand(array, array)
-
-
 def scaled(call: Call, value: Data, factor: float) -> Data:
     """Multiply the value by an exact number."""
     if factor == 1.0:
         return value
-    op = Scale(plain(factor, len(value.shape)))
+    array = np.full((1,) * len(value.shape), factor)
+    op = Scale(Operand(array, array))
     return call.step(op, value, shape=value.shape, place=value.place)
 
 
@@ -41,7 +36,11 @@ def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
     """
     shape = check_size(np.broadcast_shapes(*(value.shape for value in values)))
     found = {
-        (value.place.axis + len(shape) - len(value.shape), value.place.before, _length(value))
+        (
+            value.place.axis + len(shape) - len(value.shape),
+            value.place.before,
+            value.shape[value.place.axis],
+        )
         for value in values
         if value.place is not None
     }
@@ -55,12 +54,6 @@ def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
         if value.place is None and own >= 0 and value.shape[own] != 1:
             raise Unsupported(FIXED)
     return shape, Place(axis, before)
-
-
-def _length(value: Value) -> int:
-    if value.place is None:
-        raise Unsupported("it is used in a way that is not understood")
-    return value.shape[value.place.axis]
 
 
 def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:

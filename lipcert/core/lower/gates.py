@@ -75,8 +75,6 @@ def _is(operand: Operand, number: float) -> bool:
 
 def gate(rewriter: Rewriter, step: Step) -> list[Step] | None:
     """Recombine c·x times g(x): SiLU, GELU, Mish, HardSwish."""
-    if not isinstance(step.op, Multiply):
-        return None
     for value, gate in (step.inputs, step.inputs[::-1]):
         for (own, x), (other, inner) in pairs(
             _spellings(rewriter, value), _spellings(rewriter, gate)

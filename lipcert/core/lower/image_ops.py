@@ -5,27 +5,24 @@ import math
 import numpy as np
 
 from lipcert.core.interval import Interval, exact
-from lipcert.core.kinds import BatchNorm, LocalResponse, ReduceMax, ReduceNorm
-from lipcert.core.lower.axis_ops import affine, normalized, reduced_by
+from lipcert.core.kinds import BatchNorm, LocalResponse
+from lipcert.core.lower.axis_ops import affine, normalized
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import indices, moved
+from lipcert.core.lower.spelling import reduced
 from lipcert.core.lower.values import Constant, Value
-from lipcert.core.token_kinds import ReduceSum
 
 
 def global_pool(call: Call) -> Value:
     """Lower a pool over all positions of each channel."""
     value = images(call)
     axes = tuple(range(2, len(value.shape)))
-    match call.node.op_type:
-        case "GlobalAveragePool":
-            return reduced_by(call, value, ReduceSum(axes, mean=True), axes)
-        case "GlobalMaxPool":
-            return reduced_by(call, value, ReduceMax(axes, minimum=False), axes)
-        case _:
-            return reduced_by(call, value, ReduceNorm(axes, norm_order(call), 0.0), axes)
+    if not axes:
+        raise Unsupported("a reduction over no axis")
+    kind = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(call.node.op_type)
+    return reduced(call, kind or f"ReduceL{norm_order(call)}", value, axes, keep=True)
 
 
 def local_response(call: Call) -> Value:

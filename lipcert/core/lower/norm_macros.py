@@ -15,7 +15,7 @@ from lipcert.core.kinds import Centre, Divide, DivideByNorm, ReduceNorm
 from lipcert.core.lower.gates import ONE, as_interval, as_operand, chain, number_in, product
 from lipcert.core.lower.moves import indices
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.program import Activation, IndexArray, Move, Operand, Shape, Step
+from lipcert.core.program import IndexArray, Move, Operand, Shape, Step
 from lipcert.core.token_kinds import Add, Multiply, Normalize, ReduceSum, Scale
 
 
@@ -42,8 +42,6 @@ def length(rewriter: Rewriter, step: Step) -> list[Step] | None:
     A standard deviation, of x minus its mean, is such a root: its slope is bounded, unlike that
     of √. Moves of entries in between commute with functions of single ones.
     """
-    if not isinstance(step.op, Activation) or step.op.name != "sqrt":
-        return None
     value, places = _before_moves(rewriter, step.inputs[0], indices(step.shape))
     offset, value = rewriter.shifted(value) or (None, value)
     total = _lengths(rewriter, value, places, is_root=True)
