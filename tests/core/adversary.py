@@ -1,7 +1,6 @@
 """An adversary of derived bounds: examples, labels and weights within the premises, by ascent."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -277,9 +276,7 @@ def loss_value(premises: Premises, z: Tensor, label: Tensor) -> Tensor:
     return plain_losses.loss_value(loss, z, target)
 
 
-def violations(
-    setting: Setting, rng: np.random.Generator, starts: int = 6, steps: int = 8
-) -> Iterator[str]:
+def violations(setting: Setting, rng: np.random.Generator, starts: int = 6, steps: int = 8):
     """What is larger than its bound, at some example, label and weights that were found."""
     for start in range(starts):
         label = torch.from_numpy(rng.standard_normal(setting.program.size(setting.program.output)))
@@ -307,7 +304,7 @@ def found_above(
     starts: int = 3,
     *,
     clipped: bool = False,
-    draw: Callable[[int], ModelProto] = random_model,
+    draw=random_model,
 ) -> list[str] | None:
     """What an adversary finds of a random model; None for one that the checker does not know."""
     torch.set_num_threads(1)
@@ -322,7 +319,7 @@ def found_above(
 
 def _climbed(
     setting: Setting,
-    goal: Callable[[Tensor, Weights], Tensor | None],
+    goal,
     x: Tensor,
     weights: Weights,
     length: float,
@@ -351,9 +348,7 @@ def _step(old: Tensor, slope: Tensor, length: float) -> Tensor:
     return slope * (length * (1.0 + float(old.detach().norm())) / largest)
 
 
-def _goal(
-    setting: Setting, rng: np.random.Generator, label: Tensor
-) -> Callable[[Tensor, Weights], Tensor | None]:
+def _goal(setting: Setting, rng: np.random.Generator, label: Tensor):
     """What is to become large: a value, an entry, a gradient, or a product with the Jacobian."""
     kinds = [0, 1, 2, 3] if setting.derived.gradients else [0, 1, 3]
     kind = kinds[int(rng.integers(len(kinds)))]
@@ -384,7 +379,7 @@ def _goal(
     return reach
 
 
-def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Iterator[str]:
+def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor):
     """Every bound at one example and label."""
     program, derived = setting.program, setting.derived
     leaves = {
@@ -420,7 +415,7 @@ def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Ite
             yield f"the Lipschitz constant: {steepest} > {derived.lipschitz}"
 
 
-def _gradients(loss: Tensor, wanted: Mapping[str, Tensor]) -> dict[str, float]:
+def _gradients(loss: Tensor, wanted) -> dict[str, float]:
     if not wanted or not loss.requires_grad:
         return {}
     found = torch.autograd.grad(loss, list(wanted.values()), retain_graph=True, allow_unused=True)

@@ -3,31 +3,24 @@
 A layer is what lies between its ends in the file. It knows no step and no rule of the checker.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
-from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults
 from lipcert.core.coverage import tensors_read
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
-from lipcert.core.program import Program
-from lipcert.core.reader.records import Model
 from tests.core.onnx_torch import apply
-
-Tensor = torch.Tensor
 
 
 def compute_clipped(
-    proto: ModelProto,
-    x: Tensor,
-    tensors: Mapping[str, Tensor],
+    proto,
+    x,
+    tensors,
     clip: BackpropClipping,
     *,
     backward: bool = True,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+):
     """Every value, and what others than the layer itself read of the output of a layer.
 
     backward: with clips of cotangents.
@@ -52,7 +45,7 @@ def compute_clipped(
     return values, behind
 
 
-def _inside(proto: ModelProto, first: str, last: str) -> set[int]:
+def _inside(proto, first: str, last: str) -> set[int]:
     """The nodes between two values."""
     reached, needed, found = {first}, {last}, set()
     for node in proto.graph.node:
@@ -65,7 +58,7 @@ def _inside(proto: ModelProto, first: str, last: str) -> set[int]:
     return found
 
 
-def shrunk(x: Tensor, radius: float, *, by_channel: bool) -> Tensor:
+def shrunk(x, radius: float, *, by_channel: bool):
     """x·min(1, radius/|x|)."""
     size = x.abs().flatten(2).sum(2).norm() if by_channel and x.ndim > 2 else x.norm()
     return x * (radius / size.clamp_min(radius))
@@ -82,9 +75,7 @@ class _Clip(torch.autograd.Function):
         return shrunk(gradient, ctx.radius, by_channel=ctx.by_channel), None, None
 
 
-def random_clip(
-    model: Model, program: Program, trained: frozenset[str], rng: np.random.Generator
-) -> BackpropClipping:
+def random_clip(model, program, trained: frozenset[str], rng) -> BackpropClipping:
     """Clips of random radii round most of the steps that use something trained.
 
     Often each layer has its own, and some clip nothing of what they read.
@@ -101,15 +92,13 @@ def random_clip(
     return replace(found, layers=tuple(layers), **own)
 
 
-def _with_radii(layer: ClippedLayer, rng: np.random.Generator) -> ClippedLayer:
+def _with_radii(layer: ClippedLayer, rng) -> ClippedLayer:
     reads, receives = map(float, 10.0 ** rng.uniform(-2, 0.5, size=2))
     unclipped = rng.random() < 0.5
     return replace(layer, input_clip=None if unclipped else reads, cotangent_clip=receives)
 
 
-def _candidates(
-    program: Program, trained: frozenset[str], rng: np.random.Generator
-) -> Iterator[tuple[str, str]]:
+def _candidates(program, trained: frozenset[str], rng):
     """Steps with something trained, perhaps with one or two before or behind them."""
     makers = {step.output: step for step in program.steps}
     for step in program.steps:

@@ -1,14 +1,12 @@
 """Certificates that claim exactly what their lines prove, for any model, premises and scope."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TypeVar
 
-import numpy as np
 from onnx import TensorProto
 
 from lipcert.core.accounting.account import derived_epsilon
@@ -39,7 +37,6 @@ from lipcert.search.prover import Derived, derive
 from lipcert.text.certificate import assumptions_of
 from tests.core.lower.cases import onnx_file
 
-_T = TypeVar("_T")
 PREMISES = Premises(
     input_norm=None,
     input_box=(0.0, 1.0),
@@ -51,7 +48,7 @@ PREMISES = Premises(
 )
 
 
-def proved(asked: Callable[..., _T], *given: object, **named: object) -> _T | None:
+def proved(asked, *given: object, **named: object):
     """What is asked for; None where it is not proved."""
     with suppress(NotProved):
         return asked(*given, **named)
@@ -130,7 +127,7 @@ class Forgery:
 def saved(
     path: Path,
     nodes: str,
-    arrays: Mapping[str, np.ndarray],
+    arrays,
     size: tuple[int, ...],
     outputs: Sequence[str] = ("y",),
 ) -> Path:

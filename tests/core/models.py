@@ -4,16 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import ModelProto
 
 from lipcert.core.reader.model import read_model
-from lipcert.core.reader.records import Model
 from tests.core.lower.cases import model
 
 SHIPPED = sorted((Path(__file__).resolve().parents[2] / "models").glob("*.onnx"))
 
 
-def gated() -> ModelProto:
+def gated():
     """Gemm, then Relu and Sigmoid of it side by side, their product, MatMul."""
     rng = np.random.default_rng(0)
     shapes = {"w": (8, 16), "b": (16,), "v": (16, 4)}
@@ -23,7 +21,7 @@ def gated() -> ModelProto:
     return model(nodes, ["N", 8], tensors, 21)
 
 
-def saved_outside(proto: ModelProto, folder: Path) -> Model:
+def saved_outside(proto, folder: Path):
     """The model with its numbers in an external file."""
     path = folder / "model.onnx"
     onnx.save(

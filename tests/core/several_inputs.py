@@ -13,7 +13,6 @@ from onnx import ModelProto, TensorProto
 
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import JOINT, InputPart, Premises
-from lipcert.core.program import Program
 from tests.core.lower.cases import onnx_file
 from tests.core.random_models import Builder
 from tests.heads import part
@@ -118,7 +117,7 @@ def several_inputs(seed: int) -> ModelProto:
     return builder.model()
 
 
-def random_premises(program: Program, proto: ModelProto, rng: np.random.Generator) -> Premises:
+def random_premises(program, proto: ModelProto, rng: np.random.Generator) -> Premises:
     """What is assumed of each input, and perhaps of all together; a loss of each output."""
     whole = {item.name for item in proto.graph.input if item.type.tensor_type.elem_type == INT}
     parts, least, reach = [], 0.0, 0.0

@@ -1,7 +1,6 @@
 """pull/attention: a normalisation and the attention above it, attacked together."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -88,7 +87,7 @@ class Block:
         program = self.proof().program
         return run(program, x, tensors_of(program))[program.output]
 
-    def proof(self, steps: Sequence[Step] | None = None) -> Proof:
+    def proof(self, steps=None) -> Proof:
         steps = tuple(self.steps if steps is None else steps)
         shapes = {"x": (1, TOKENS, WIDTH)} | {step.output: step.shape for step in steps}
         program = Program("x", steps[-1].output, shapes, steps, p.Place(0), ())
@@ -236,7 +235,7 @@ OTHERS = [
 ]
 
 
-def _refused(steps: Sequence[Step]) -> None:
+def _refused(steps) -> None:
     proof = Block(0).proof(steps)
     with pytest.raises(NotProved):
         AttentionPull(of=OUTPUT, value="y").entry(proof)

@@ -1,7 +1,6 @@
 """Certificates as records: what is written is read back, and nothing in a file is ignored."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, fields
 from fractions import Fraction
 from typing import Any
@@ -125,14 +124,12 @@ REQUIRED = (("outputs", "parameters"), ("outputs", "groups"))
 DATA = {"data", "opset"}
 """objects whose members are data"""
 
-Path = tuple[str | int, ...]
-
 
 def document() -> dict[str, Json]:
     return json.loads(write_certificate(SAMPLE))
 
 
-def objects(value: Json, path: Path = ()) -> Iterator[tuple[Path, dict[str, Json]]]:
+def objects(value: Json, path=()):
     items: list[tuple[str | int, Json]] = []
     if isinstance(value, dict):
         yield path, value
@@ -147,13 +144,13 @@ PLACES = [path for path, _ in objects(document())]
 MEMBERS = [(path, name) for path, found in objects(document()) for name in found]
 
 
-def at(root: Json, path: Path) -> dict[str, Json]:
+def at(root: Json, path) -> dict[str, Json]:
     for step in path:
         root = root[step]  # type: ignore[index,call-overload]
     return root
 
 
-def is_optional(path: Path, name: str) -> bool:
+def is_optional(path, name: str) -> bool:
     if name == "level":
         return isinstance(LINES[int(path[1])], NearFact)
     return name in OPTIONAL and path[:2] not in REQUIRED
@@ -175,7 +172,7 @@ def test_an_unknown_member_is_refused_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize(("path", "name"), MEMBERS, ids=str)
-def test_a_member_is_needed_unless_it_is_a_claim(path: Path, name: str) -> None:
+def test_a_member_is_needed_unless_it_is_a_claim(path, name: str) -> None:
     root = document()
     del at(root, path)[name]
     if is_optional(path, name) or (path, name) == (("model",), "output"):
@@ -243,7 +240,7 @@ def test_every_certificate_is_read_back(certificate: Certificate) -> None:
     assert write_certificate(read_certificate(data)) == data
 
 
-def values(value: Json, path: Path = ()) -> Iterator[Path]:
+def values(value: Json, path=()):
     """The places of all values."""
     yield path
     for name, member in value.items() if isinstance(value, dict) else ():

@@ -6,7 +6,6 @@ import pytest
 
 from lipcert.core import clips as placing
 from lipcert.core.kinds import CotangentClip, InputClip
-from lipcert.core.program import Op
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_class
 from tests.core.adversary import found_above
@@ -32,7 +31,7 @@ def _smaller(found: object) -> object:
 
 @pytest.mark.parametrize(("kind", "question"), [(InputClip, "fact"), (CotangentClip, "pulled")])
 def test_the_adversary_finds_a_lost_factor_of_two(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Op], question: str
+    monkeypatch: pytest.MonkeyPatch, kind, question: str
 ) -> None:
     """That of channel sums is reached by one position alone: `rules.test_clips` finds it."""
     rule = rule_class(kind)

@@ -1,18 +1,14 @@
 """Where clips stand in a program, and places where none can stand."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults, layer_steps, with_clips, without_cotangent_clips
 from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer, LayerEnds
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Program
-from lipcert.core.reader.records import Model
 from lipcert.core.window_kinds import Conv
 from tests.core.lower.cases import model, read
 
@@ -24,19 +20,19 @@ def clips(*layers: LayerEnds, conv_clip: str = "l1.5") -> BackpropClipping:
     return BackpropClipping(0.5, 0.25, conv_clip, tuple(ClippedLayer(*ends) for ends in layers))
 
 
-def lowered(proto: ModelProto, folder: Path) -> tuple[Model, Program]:
+def lowered(proto, folder):
     found = read(proto, folder)
     return found, lower(found, proto.graph.output[0].name)
 
 
 @pytest.fixture
-def residual(tmp_path) -> tuple[Model, Program]:
+def residual(tmp_path):
     """h = x·u; y = (relu(h)·v + b) + h."""
     nodes = "h = MatMul(x, u)  r = Relu(h)  m = MatMul(r, v)  s = Add(m, b)  y = Add(s, h)"
     return lowered(model(nodes, ["N", 4], NUMBERS), tmp_path)
 
 
-def reads(program: Program) -> dict[str, tuple[str, ...]]:
+def reads(program) -> dict[str, tuple[str, ...]]:
     return {step.output: step.inputs for step in program.steps}
 
 

@@ -1,17 +1,14 @@
 """No number of a certificate can be lowered by a millionth: of every line and of every claim."""
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lipcert.analysis.certificate import certify
 from lipcert.core.accounting.account import derived_epsilon
-from lipcert.core.certificate import Certificate
 from lipcert.core.claims import group_bounds, joint_multiplier, output_faults
 from lipcert.core.coverage import drops, tensors
 from lipcert.core.line import NotProved
@@ -41,7 +38,7 @@ BY_DAY = {"digits_lipschitz_cnn"}
 LARGEST, FILES = 2_000_000, 20
 
 
-def spare(certificate: Certificate, path: Path) -> Iterator[str]:
+def spare(certificate, path):
     """What may be lowered by a millionth with all else as it is."""
     proof = proof_of(certificate, path)
     for number, line in enumerate(certificate.lines):
@@ -62,7 +59,7 @@ def _is_norm(line: object) -> bool:
     return isinstance(line, NormLine | ChainForm)
 
 
-def _claims(certificate: Certificate, path: Path, proof: Proof) -> Iterator[str]:
+def _claims(certificate, path, proof: Proof):
     model, premises = read_model(path), proof.premises
     random = drops(model, lower(model, *certificate.model.read_outputs))
     known = tensors(model)
@@ -71,7 +68,7 @@ def _claims(certificate: Certificate, path: Path, proof: Proof) -> Iterator[str]
     unit = proof.passes[OUTPUT].cotangents.get(proof.program.input)
     lipschitz = math.inf if unit is None else unit.norm
 
-    def is_accepted(claims: Certificate) -> bool:
+    def is_accepted(claims) -> bool:
         groups = group_bounds(claims, gradients, premises, drops=random)
         faults = output_faults(claims, gradients, groups, sizes, premises, lipschitz, drops=random)
         return not list(faults)
@@ -90,7 +87,7 @@ def _claims(certificate: Certificate, path: Path, proof: Proof) -> Iterator[str]
             yield "epsilon"
 
 
-def _lowered(certificate: Certificate) -> Iterator[tuple[str, Certificate]]:
+def _lowered(certificate):
     for field in ("parameters", "groups"):
         items: Any = getattr(certificate, field)
         for place, item in enumerate(items):
@@ -112,7 +109,7 @@ def _lowered(certificate: Certificate) -> Iterator[tuple[str, Certificate]]:
             yield f"{name} of the network", replace(certificate, network=less)
 
 
-def certified(path: Path, settings: Settings = PLAN) -> Certificate:
+def certified(path, settings: Settings = PLAN):
     return certify(load_model(path, trusted=True), settings).certificate
 
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from lipcert.core.program import Place
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
-from lipcert.search.prover import Derived
 from tests.core.lower.cases import read
 from tests.core.onnx_torch import compute, stored
 from tests.heads import network, part, random_label, torch_loss
@@ -35,7 +33,7 @@ def premises(parts: list[LossPart], clip: float | None = None) -> Premises:
     )  # fmt: skip
 
 
-def bounds(proto: Any, parts: list[LossPart], clip: float | None = None) -> Derived:
+def bounds(proto, parts: list[LossPart], clip: float | None = None):
     program = lower(read(proto), *(item.output for item in parts))
     scope = ScopeClaim("point", tuple(sorted(stored(proto))), ())
     scope = replace(scope, trained=tuple(n for n in scope.trained if n.endswith((".w", ".b"))))
@@ -84,7 +82,7 @@ def test_no_gradient_is_longer_than_its_bound(seed: int) -> None:
         assert factor * length <= derived.cotangents[_last(derived)].norm * (1.0 + 1e-7)
 
 
-def _last(derived: Derived) -> str:
+def _last(derived) -> str:
     """The joined outputs."""
     return list(derived.facts)[-1]
 

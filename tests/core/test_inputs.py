@@ -15,7 +15,6 @@ from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
@@ -25,7 +24,6 @@ from tests.core.lower.cases import program as lowered
 from tests.core.onnx_torch import compute, stored
 from tests.core.several_inputs import several_inputs
 
-Box = tuple[float, float]
 SLACK = 1e-9
 RNG = np.random.default_rng(5)
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
@@ -43,7 +41,7 @@ def several(
     return proto
 
 
-def premises(program: Program, norm: float | None = None, **parts: tuple[float | None, Box | None]
+def premises(program, norm: float | None = None, **parts
              ) -> Premises:  # fmt: skip
     """Of a cross-entropy; parts: norm and box of each input."""
     stated = tuple(
@@ -55,7 +53,7 @@ def premises(program: Program, norm: float | None = None, **parts: tuple[float |
                     input_parts=stated)  # fmt: skip
 
 
-def bounds(program: Program, assumed: Premises, trained: tuple[str, ...]) -> Mapping[str, float]:
+def bounds(program, assumed: Premises, trained: tuple[str, ...]) -> Mapping[str, float]:
     scope = ScopeClaim("point", trained, ())
     return derive(program, assumed, Evidence(scope)).gradients
 
@@ -93,7 +91,7 @@ def domain(rng: np.random.Generator, joint: bool) -> tuple[float | None, dict[st
 
 
 def admitted(
-    rng: np.random.Generator, shape: tuple[int, ...], norm: float | None, box: Box | None
+    rng: np.random.Generator, shape: tuple[int, ...], norm: float | None, box
 ) -> np.ndarray:
     """Corners and far points of a domain that holds the point of the box that is nearest to 0."""
     low, high = (-math.inf, math.inf) if box is None else box
@@ -138,7 +136,7 @@ def test_no_inputs_exceed_a_bound(seed: int, kind: str, joint: bool) -> None:
                 assert norm <= limit[name] * (1 + SLACK), name
 
 
-def inside(x: np.ndarray, norm: float | None, box: Box | None) -> bool:
+def inside(x: np.ndarray, norm: float | None, box) -> bool:
     low, high = (-math.inf, math.inf) if box is None else box
     fits = bool((x >= low).all() and (x <= high).all())
     return fits and (norm is None or float(np.linalg.norm(x)) <= norm)
@@ -199,7 +197,7 @@ def sums_of_groups(beside: str) -> tuple[ModelProto, dict[str, torch.Tensor]]:
 @pytest.mark.parametrize(
     ("beside", "box"), [("real", (32.0, 33.0)), ("ids", (0.0, 39.0)), ("mask", (0.0, 9.0))]
 )
-def test_a_centre_is_allowed_by_each_input(beside: str, box: Box) -> None:
+def test_a_centre_is_allowed_by_each_input(beside: str, box) -> None:
     """The middle of the box of x lies within the norm of both inputs, and far outside that of x.
 
     There the sigmoid is about 0, while it is about 1 wherever x is allowed.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from lipcert.core.forms.kernels import laid_out
 from lipcert.core.forms.signs import Differences, pulled
 from lipcert.core.interval import exact
 from lipcert.core.kinds import BatchNorm
-from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
 from lipcert.core.lines.kernels import Kernel, KernelGradient, kernel_at
@@ -26,7 +24,6 @@ from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.steps import InputFact, LossPull, StepFact
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Activation, Dense, Move, Op, Operand, Place, Program, Shape, Step
-from lipcert.core.rules.facts import Fact
 from lipcert.core.token_kinds import Scale, Shift
 from lipcert.core.window_kinds import AveragePool, Conv
 from lipcert.search.kernels import kernel_lines
@@ -271,7 +268,7 @@ def evenly(axes: int, *numbers: int) -> list[Shape]:
     return [(number,) * axes for number in numbers]
 
 
-def chain(seed: int, premises: Premises, layers: int = 3) -> Chain:
+def chain(seed: int, premises, layers: int = 3) -> Chain:
     """A random one: convolutions, at most so many, pools, factors and kinks, on one axis or two."""
     rng = np.random.default_rng(seed)
     axes = 1 + int(rng.random() < 0.8)
@@ -320,9 +317,7 @@ def chain(seed: int, premises: Premises, layers: int = 3) -> Chain:
     return proved(shapes, steps, premises, value)
 
 
-def proved(
-    shapes: dict[str, Shape], steps: Sequence[Step], premises: Premises, value: str
-) -> Chain:
+def proved(shapes: dict[str, Shape], steps, premises, value: str) -> Chain:
     """With all norms and facts of steps from "x" up to scores, and the cotangent of these."""
     program = Program("x", steps[-1].output, shapes, tuple(steps), Place(0), ())
     scope = ScopeClaim("point", (), ())
@@ -384,7 +379,7 @@ def attained(
     return largest * hull.scale
 
 
-def brightest(rise: torch.Tensor, fact: Fact) -> torch.Tensor:
+def brightest(rise: torch.Tensor, fact) -> torch.Tensor:
     """A multiple of an image, up to the ends of the box, of the norm that is allowed, or nearly."""
     low, high = (
         torch.tensor(np.broadcast_to(end, rise.shape)) for end in (fact.box.lo, fact.box.hi)
@@ -404,7 +399,7 @@ def brightest(rise: torch.Tensor, fact: Fact) -> torch.Tensor:
 
 
 def squared(
-    steps: Sequence[Step], at: dict[str, torch.Tensor], pair: torch.Tensor, *, is_cotangent: bool
+    steps, at: dict[str, torch.Tensor], pair: torch.Tensor, *, is_cotangent: bool
 ) -> torch.Tensor:
     """‖gradient of the kernel of the first step‖², or of what that computes."""
     op = replace(steps[0].op, bias=None)

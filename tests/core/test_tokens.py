@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper
-from torch import Tensor
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.interval import Interval
@@ -15,13 +14,11 @@ from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import JOINT, LossPart, Premises
 from lipcert.core.losses.base import NO_LABEL, loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Program
 from lipcert.core.rules.facts import Fact
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
-from lipcert.search.prover import Derived
 from tests.core.adversary import random_setting, violations
 from tests.core.lower.cases import model, node, nodes_of, program
 from tests.core.onnx_torch import compute, stored
@@ -42,7 +39,7 @@ KINDS = {
 }
 
 
-def of_example(kind: str, reduction: str, z: Tensor, y: Tensor) -> Tensor:
+def of_example(kind: str, reduction: str, z, y):
     """The loss of scores [tokens, classes]; tokens without label count in the mean."""
     loss = read_loss("cross-entropy" if kind == "smoothed" else kind, KINDS[kind])
     known = [(row, one_hot(own, row)) for row, own in zip(z, y, strict=True) if own != NO_LABEL]
@@ -133,7 +130,7 @@ def drawn(seed: int) -> Drawn:
     )  # fmt: skip
 
 
-def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None) -> Derived:
+def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None):
     name = "cross-entropy" if net.kind == "smoothed" else net.kind
     premises = Premises(
         None, (0.0, net.rows - 1.0), name, net.parameters, clip, "add-remove",
@@ -142,7 +139,7 @@ def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None) -> Derived:
     return derived(program(net.proto), premises, scope)
 
 
-def derived(program: Program, premises: Premises, scope: ScopeClaim) -> Derived:
+def derived(program, premises: Premises, scope: ScopeClaim):
     evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
     return with_chains(program, premises, evidence)
 
@@ -160,7 +157,7 @@ def scopes(net: Drawn, rng: np.random.Generator) -> list[ScopeClaim]:
     ]
 
 
-def worst_labels(z: Tensor, rng: np.random.Generator) -> list[Tensor]:
+def worst_labels(z, rng: np.random.Generator):
     """For scores [tokens, classes]: the lowest of each token, one for all, drawn, some left out."""
     tokens, classes = z.shape
     random = torch.from_numpy(rng.integers(classes, size=tokens))

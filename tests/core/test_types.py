@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ _MOST = 2
 """members of lists that are alike"""
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value: Any, at: tuple[Any, ...] = ()):
     """Of everything in a value of JSON."""
     yield at
     if isinstance(value, dict | list):
@@ -50,7 +49,7 @@ def exchanged(value: Any, at: tuple[Any, ...], other: Any) -> Any:
     return found
 
 
-def changed(name: str) -> Iterator[tuple[tuple[Any, ...], Any, bytes]]:
+def changed(name: str):
     """Certificates with a value of another type at every place, as bytes."""
     whole = json.loads((FOLDER / "certificates" / f"{name}.json").read_bytes())
     alike: Counter[tuple[Any, ...]] = Counter()

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,14 +23,13 @@ from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 
 IDENTITY = np.eye(4, dtype=np.float32)
-Arrays = Mapping[str, np.ndarray]
 
 
 def with_norms(first: float, second: float) -> dict[str, np.ndarray]:
     return {"first": first * IDENTITY, "second": second * IDENTITY}
 
 
-def safetensors(path: Path, arrays: Arrays) -> Path:
+def safetensors(path: Path, arrays) -> Path:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     body = b""
     for name, array in arrays.items():
@@ -67,7 +65,7 @@ def honest(network: Path) -> Certificate:
     return read_certificate(certify(load_model(network, trusted=True), settings).data)
 
 
-def renamed(certificate: Certificate, names: Mapping[str, str]) -> Certificate:
+def renamed(certificate: Certificate, names) -> Certificate:
     """With other names of parameters, each by its tensor."""
     old = {claim.name: names.get(claim.tensor, claim.name) for claim in certificate.parameters}
     return replace(

@@ -1,7 +1,6 @@
 """Proposed chains: whole, in windows and through branches; attacked, and derived again."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Activation, Dense, Operand, Place, Program, Shape, Step
-from lipcert.core.rules.facts import Fact
 from lipcert.core.token_kinds import Add, Shift
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search import chains
@@ -173,12 +171,10 @@ def test_multipliers_that_are_worth_nothing() -> None:
     missing = [replace(chain, start="nothing") for chain in wild]
 
     class Wild(Proposals):
-        def of_value(
-            self, value: str, found: Fact, facts: Mapping[str, Fact]
-        ) -> Sequence[ChainForm]:
+        def of_value(self, value: str, found, facts):
             return [form for form in wild if (form.stop, form.use) == (value, VALUES)]
 
-        def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
+        def of_cotangents(self, facts):
             return [form for form in wild + missing if form.use == COTANGENTS]
 
     derived = derive(program, PREMISES, evidence, Wild())

@@ -10,7 +10,7 @@ from lipcert.core.forms.descent import Descent, descent_of
 from lipcert.core.forms.links import Edge, links_of
 from lipcert.core.interval import Interval
 from lipcert.core.norms.float_engine import definite_float
-from lipcert.core.program import Activation, Dense, Move, Operand, Shape, Step
+from lipcert.core.program import Activation, Dense, Move, Operand, Step
 from lipcert.core.rules.facts import Hull
 from lipcert.core.token_kinds import ReduceSum, Scale
 from lipcert.search.forms import Spectra
@@ -18,7 +18,6 @@ from lipcert.search.multipliers import Linked, multipliers
 from lipcert.search.parts import parts_of
 
 TOKENS, WIDTH, HIDDEN = 4, 3, 5
-Chain = tuple[list[Step], dict[str, Shape], dict[str, Interval]]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ def dense(rng: np.random.Generator, after: int, before: int) -> Dense:
     return Dense(Operand(weight, weight), None)
 
 
-def tokens(seed: int, ending: str) -> Chain:
+def tokens(seed: int, ending: str):
     """Two layers on columns: of a table that is scaled, on its mean row, or on it alone."""
     rng = np.random.default_rng(seed)
     factors = np.linspace(1.0, 2.0, WIDTH) if ending == "scaled" else np.ones(WIDTH)
@@ -50,7 +49,7 @@ def tokens(seed: int, ending: str) -> Chain:
     return steps, shapes, {"relu": Interval(np.zeros((1, 1)), np.ones((1, 1)))}
 
 
-def descent(chain: Chain) -> tuple[tuple[Edge, ...], Descent]:
+def descent(chain) -> tuple[tuple[Edge, ...], Descent]:
     steps, shapes, slopes = chain
     linked = links_of("x", steps, shapes, slopes, ())
     edges = linked[0]
@@ -89,7 +88,7 @@ def test_as_good_as_multipliers_of_the_whole(
 ) -> None:
     for seed in range(3):
 
-        def bound(chain: Chain = tokens(seed, ending)) -> float:  # noqa: B008
+        def bound(chain=tokens(seed, ending)) -> float:  # noqa: B008
             edges, _ = descent(chain)
             found = multipliers(Linked(edges), hull=hull)
             steps, shapes, slopes = chain

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from onnx import ModelProto
 
 from lipcert.core.coverage import tensors
 from lipcert.core.interval import exact
@@ -47,7 +46,7 @@ CASES = {
 }  # fmt: skip
 
 
-def agrees(proto: ModelProto, found: Program, plain: bool = True) -> None:
+def agrees(proto, found: Program, plain: bool = True) -> None:
     rng = np.random.default_rng(0)
     batch = rng.standard_normal((COUNT, *found.shapes[found.input]))
     values = evaluate_batch(found, batch)
@@ -179,7 +178,7 @@ def test_an_operand_that_does_not_show_its_tensor_once_is_not_plain():
     assert len(plain_of(model(turned, ["N", 3], {"w": normal(3, 3)}))) == 1
 
 
-def plain_of(proto: ModelProto) -> frozenset[object]:
+def plain_of(proto) -> frozenset[object]:
     return plain_operands(program(proto), tensors(read(proto)))
 
 

@@ -1,7 +1,6 @@
 """Killers that hand the core what no honest search proposes: claims and factors that are wrong."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -24,7 +23,6 @@ from lipcert.core.lines.proof import input_facts
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax import domain_of
 from lipcert.core.norms import stacks
-from lipcert.core.norms.claim import Definite
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.explicit import Strip, strips_at_most_float
 from lipcert.core.norms.float_engine import definite_float, norm_at_most_float
@@ -39,8 +37,6 @@ from tests.core.forms import test_forms
 from tests.core.norms.convolutions import window_of
 from tests.core.rules.cases import rule
 
-Check = Callable[[np.ndarray, float], bool]
-
 
 def norms_slightly_too_small() -> None:
     """Claims below the truth by a part in a million."""
@@ -53,7 +49,7 @@ def norms_slightly_too_small() -> None:
             assert not check(matrix, float(np.abs(matrix).max()) / 2.0)
 
 
-def wrong_factors(check: Check) -> None:
+def wrong_factors(check) -> None:
     """A factor of another matrix is no proof."""
     matrix = np.random.default_rng(5).standard_normal((30, 30))
     claim = (1.0 - 1e-9) * float(np.linalg.norm(matrix, 2))
@@ -69,7 +65,7 @@ def in_strips(matrix: np.ndarray, claim: float) -> bool:
     return strips_at_most_float((*rows, Strip(np.zeros((1, size)), (0,))), size, claim)
 
 
-def wrong_lowest_eigenvalue(proof: Definite) -> None:
+def wrong_lowest_eigenvalue(proof) -> None:
     """Below what is claimed by 1e-9, with factors of a matrix where it is not."""
     matrix = np.diag([0.2 - 1e-9, 0.3, 0.4])
     with pytest.MonkeyPatch.context() as patch:

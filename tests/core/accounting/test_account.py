@@ -1,7 +1,6 @@
 """ε against closed forms, against mpmath, and against dp-accounting."""
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import mpmath
@@ -15,14 +14,12 @@ from lipcert.core.accounting.account import epsilon_upper
 from lipcert.core.accounting.gaussian import gaussian_epsilon
 from lipcert.core.accounting.renyi import poisson_renyi_epsilon
 
-_Curve = Callable[[mpmath.mpf], mpmath.mpf]
-
 
 def _tail(x: mpmath.mpf) -> mpmath.mpf:
     return mpmath.erfc(x / mpmath.sqrt(2)) / 2
 
 
-def _gaussian_curve(shift: mpmath.mpf) -> _Curve:
+def _gaussian_curve(shift: mpmath.mpf):
     def curve(ratio: mpmath.mpf) -> mpmath.mpf:
         if ratio <= 0:
             return 1 - ratio
@@ -32,18 +29,18 @@ def _gaussian_curve(shift: mpmath.mpf) -> _Curve:
     return curve
 
 
-def _removed(shift: mpmath.mpf, rate: Fraction) -> _Curve:
+def _removed(shift: mpmath.mpf, rate: Fraction):
     q = mpmath.mpf(rate.numerator) / rate.denominator
     curve = _gaussian_curve(shift)
     return lambda ratio: q * curve((ratio - 1 + q) / q)
 
 
-def _added(shift: mpmath.mpf, rate: Fraction) -> _Curve:
+def _added(shift: mpmath.mpf, rate: Fraction):
     curve = _removed(shift, rate)
     return lambda ratio: 1 - ratio + ratio * curve(1 / ratio)
 
 
-def _replaced(shift: mpmath.mpf, rate: Fraction) -> _Curve:
+def _replaced(shift: mpmath.mpf, rate: Fraction):
     """By bisection for the threshold, not by its closed form."""
     q = mpmath.mpf(rate.numerator) / rate.denominator
 
@@ -62,7 +59,7 @@ def _replaced(shift: mpmath.mpf, rate: Fraction) -> _Curve:
     return curve
 
 
-def _is_private(curves: list[_Curve], epsilon: mpmath.mpf, delta: Fraction) -> bool:
+def _is_private(curves, epsilon: mpmath.mpf, delta: Fraction) -> bool:
     """Whether one release is (ε, δ)-private: exactly, but for the rounding of mpmath."""
     goal = mpmath.mpf(delta.numerator) / delta.denominator
     return all(curve(mpmath.exp(epsilon)) <= goal for curve in curves)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -25,15 +24,13 @@ from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers
 from tests.core.forged import proved
 
-Links = Sequence[np.ndarray | Interval]
-
 BOTH = pytest.mark.parametrize("proof", [definite_float, definite_exact])
 
 
 class Network:
     """A chain of matrices and slopes from below, as steps of the checker."""
 
-    def __init__(self, links: Links, positions: int = 1) -> None:
+    def __init__(self, links, positions: int = 1) -> None:
         self.links = links
         self.steps: list[Step] = []
         self.shapes: dict[str, Shape] = {}
@@ -53,13 +50,13 @@ class Network:
             self.steps.append(Step(op, (value,), output, self.shapes[output], number))
             value = output
 
-    def numbers(self, hull: bool) -> Sequence[Sequence[float]]:
+    def numbers(self, hull: bool):
         """Multipliers that are worth something."""
         linked = links_of("x", self.steps, self.shapes, self.slopes, ())
         found = multipliers(Linked(at_the_bottom(linked[0])), hull=hull)
         return found[0]
 
-    def form(self, numbers: Sequence[Sequence[float]], proof: Definite) -> Form:
+    def form(self, numbers, proof: Definite) -> Form:
         return chain_form("x", self.steps, self.shapes, self.slopes, numbers, proof=proof)
 
     def jacobians(self, rng: np.random.Generator, most: int) -> list[np.ndarray]:
@@ -86,7 +83,7 @@ class Network:
         return result
 
 
-def random_links(rng: np.random.Generator, widths: Sequence[int], mixed: bool) -> list:
+def random_links(rng: np.random.Generator, widths, mixed: bool) -> list:
     """Dense layers with slopes between them; mixed: with known ones, other ranges, at both ends."""
     links: list[np.ndarray | Interval] = []
     for below, above in itertools.pairwise(widths):

@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
-from torch import Tensor
 
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.entries import AbsoluteError, BinaryCrossEntropy, Huber, SquaredError
-from lipcert.core.program import FloatArray
 from lipcert.core.rules.facts import Hull
 from lipcert.losses import make_loss
 from tests.core.losses.logits import Logits, TorchLoss, attack, ball, bounded, cube, unbounded
 from tests.plain_losses import loss_value, one_hot
 
 
-def worst_label(loss: Loss, z: Tensor) -> Tensor:
+def worst_label(loss: Loss, z):
     """Of one example: a class, or a target that makes the gradient as long as can be."""
     match loss:
         case BinaryCrossEntropy():
@@ -32,7 +30,7 @@ def worst_label(loss: Loss, z: Tensor) -> Tensor:
 def reference(loss: Loss) -> TorchLoss:
     """The plain loss of each example, at its worst label."""
 
-    def of_one(z: Tensor) -> Tensor:
+    def of_one(z):
         return loss_value(loss, z, worst_label(loss, z.detach()))
 
     return torch.vmap(of_one)
@@ -119,7 +117,7 @@ def test_gradient_norm_is_bounded_and_attained(case: LossCase) -> None:
     assert bound <= found * (1 + case.slack)
 
 
-def in_hull(gradient: FloatArray, hull: Hull) -> bool:
+def in_hull(gradient, hull: Hull) -> bool:
     """Membership in scale · conv{e_j − t_y}, by a linear program."""
     classes = hull.classes
     targets = (1 - hull.smoothing) * np.eye(classes) + hull.smoothing / classes

@@ -2,21 +2,17 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Program
 from lipcert.core.reader.model import read_model
-from lipcert.core.reader.records import Model
 from lipcert.graph.evaluate import evaluate
 
-Array = np.ndarray
 ort.set_default_logger_severity(4)
 
 
@@ -34,13 +30,13 @@ def nodes_of(text: str) -> list[NodeProto]:
     return found
 
 
-def listed(attributes: Mapping[str, Any]) -> str:
+def listed(attributes) -> str:
     """Attributes in the notation of ONNX."""
     items = [f"{name}={json.dumps(value)}" for name, value in attributes.items()]
     return f"<{', '.join(items)}>" if items else ""
 
 
-def used(nodes: str | Sequence[NodeProto], constants: Mapping[str, Any]) -> dict[str, Any]:
+def used(nodes: str | Sequence[NodeProto], constants):
     """Those that the nodes read."""
     items = nodes_of(nodes) if isinstance(nodes, str) else nodes
     names = {name for item in items for name in item.input}
@@ -51,7 +47,7 @@ def onnx_file(
     nodes: str | Sequence[NodeProto],
     inputs: Mapping[str, tuple[int, Sequence[int | str]]],
     outputs: Sequence[str],
-    tensors: Mapping[str, Array],
+    tensors,
     opset: int = 21,
     real: int = TensorProto.FLOAT,
 ) -> ModelProto:
@@ -69,7 +65,7 @@ def onnx_file(
 def model(
     nodes: str | Sequence[NodeProto],
     shape: Sequence[int | str],
-    constants: Mapping[str, Array | float | Sequence[int]] | None = None,
+    constants=None,
     opset: int = 17,
     output: str = "y",
 ) -> ModelProto:
@@ -80,7 +76,7 @@ def model(
     return onnx_file(nodes, {"x": (TensorProto.FLOAT, shape)}, [output], tensors, opset)
 
 
-def read(proto: ModelProto | bytes, folder: Path | None = None) -> Model:
+def read(proto: ModelProto | bytes, folder: Path | None = None):
     """The model through a file, in this folder or in none that stays."""
     with tempfile.TemporaryDirectory() as own:
         path = (folder or Path(own)) / "model.onnx"
@@ -88,12 +84,12 @@ def read(proto: ModelProto | bytes, folder: Path | None = None) -> Model:
         return read_model(path)
 
 
-def program(proto: ModelProto, *outputs: str) -> Program:
+def program(proto: ModelProto, *outputs: str):
     """The program of a model, to "y" if not to these outputs."""
     return lower(read(proto), *(outputs or ["y"]))
 
 
-def kinds(found: Program) -> list[str]:
+def kinds(found) -> list[str]:
     """The steps, by their kinds or functions."""
     return [getattr(step.op, "name", type(step.op).__name__) for step in found.steps]
 
@@ -102,8 +98,8 @@ def agrees(
     proto: ModelProto,
     output: str = "y",
     tolerance: float = 1e-4,
-    examples: Sequence[Array] | None = None,
-) -> Program:
+    examples=None,
+):
     """The program, compared with onnxruntime on single examples, and on their batch if it is
     proved; of three that are drawn where none are given.
     """
@@ -134,7 +130,7 @@ def _first(proto: ModelProto) -> int | str:
     return dim.dim_param or dim.dim_value
 
 
-def _examples(batch: Array, shape: Sequence[int], count: int) -> Iterator[Array]:
+def _examples(batch, shape: Sequence[int], count: int):
     """The outputs of examples, for all ways in which the longer axis may carry them."""
     sizes = enumerate(zip(batch.shape, shape, strict=True))
     (axis,) = [k for k, (a, b) in sizes if a == count * b]

@@ -1,16 +1,13 @@
 """Mutants of assumptions: edited in places, and rewritten as a whole with their texts."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import CHECKED, DECLARED
 from lipcert.core.ledger.held_weights import Clipless
-from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.text.certificate import assumptions_of, write_certificate, write_float
-from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 
 __all__ = ["assumption_mutants", "premise_mutants", "rewritten"]
@@ -18,7 +15,7 @@ __all__ = ["assumption_mutants", "premise_mutants", "rewritten"]
 _WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
 
 
-def assumption_mutants(case: Case) -> Iterator[Mutant]:
+def assumption_mutants(case):
     """One edit that leaves the rest as it is: the ledger no longer fits, or states other premises,
     of which `premise_mutants` says what is false."""
     certificate, ledger = case.certificate, case.certificate.assumptions
@@ -50,7 +47,7 @@ def _fits(certificate: Certificate) -> bool:
     return write_certificate(written) == write_certificate(certificate)
 
 
-def _edits(item: Assumption) -> Iterator[tuple[str, Assumption]]:
+def _edits(item: Assumption):
     other = DECLARED if item.status == CHECKED else CHECKED
     for status in (other, "checked-empirically", ""):
         yield "assumption status", replace(item, status=status)
@@ -63,7 +60,7 @@ def _edits(item: Assumption) -> Iterator[tuple[str, Assumption]]:
             yield "assumption data edited", replace(item, data={**item.data, name: entry})
 
 
-def _entries(value: Any) -> Iterator[Any]:
+def _entries(value: Any):
     match value:
         case bool():
             yield not value
@@ -90,7 +87,7 @@ def rewritten(certificate: Certificate, premises: Premises) -> Certificate:
     return replace(certificate, assumptions=assumptions_of(premises, certificate, circumstances))
 
 
-def premise_mutants(case: Case) -> Iterator[Mutant]:
+def premise_mutants(case):
     """Other premises, stated consistently: claims that no longer follow from them."""
     certificate = case.certificate
     premises = Premises.read(certificate.assumptions)
@@ -103,10 +100,7 @@ def premise_mutants(case: Case) -> Iterator[Mutant]:
         yield replace(made, may_be_unknown=kind.startswith("loss"))
 
 
-Changed = tuple[str, Effect, set[int], Premises]
-
-
-def _inputs(premises: Premises) -> Iterator[Changed]:
+def _inputs(premises: Premises):
     if premises.input_box is not None:
         low, high = premises.input_box
         for box in ((low, high * 2), (low - 2 * high, high), (low, high * (1 + 1e-12))):
@@ -130,7 +124,7 @@ def _inputs(premises: Premises) -> Iterator[Changed]:
     yield "loss kind", _WEAK, {5}, replace(premises, loss_parameters=added)
 
 
-def _mechanisms(case: Case) -> Iterator[Changed]:
+def _mechanisms(case):
     premises = Premises.read(case.certificate.assumptions)
     other = replace(premises, mechanism=Clipless(), stepwise=None)
     held = case.certificate.scope.kind == "point" and case.certificate.scope.constraints
@@ -151,7 +145,7 @@ def _mechanisms(case: Case) -> Iterator[Changed]:
         yield "weights that stay", _FINE, set(), replace(premises, stepwise=None)
 
 
-def _clips(premises: Premises, clip: BackpropClipping) -> Iterator[Changed]:
+def _clips(premises: Premises, clip):
     layers = clip.layers
     turned = tuple(replace(item, input=item.output, output=item.input) for item in layers)
     whole = (replace(layers[0], output=layers[-1].output),)
@@ -176,7 +170,7 @@ def _clips(premises: Premises, clip: BackpropClipping) -> Iterator[Changed]:
         yield "layer dropped", _WEAK, {4, 5, 6}, replace(premises, mechanism=fewer)
 
 
-def _radii(clip: BackpropClipping) -> Iterator[tuple[str, Effect, set[int], dict[str, object]]]:
+def _radii(clip):
     """Of all layers where they share one, otherwise of each."""
     shared = {"input clip": clip.input_clip, "cotangent clip": clip.cotangent_clip}
     for kind, radius in shared.items():
@@ -212,7 +206,7 @@ def _radii(clip: BackpropClipping) -> Iterator[tuple[str, Effect, set[int], dict
         yield "input clips exchanged", _WEAK, {4, 5, 6}, {"layers": swapped}
 
 
-def _releases(premises: Premises) -> Iterator[Changed]:
+def _releases(premises: Premises):
     if premises.relation != "replace-one":
         yield "relation", _WEAK, {6}, replace(premises, relation="replace-one")
     if premises.divisor is not None:

@@ -1,7 +1,6 @@
 """Mutants of claims: bounds of gradients, groups, the network, and ε."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -9,13 +8,12 @@ from typing import Any
 from lipcert.core.accounting.account import derived_epsilon
 from lipcert.core.certificate import Certificate, GroupClaim
 from lipcert.core.ledger.premises import Premises
-from tests.core.mutants.networks import Case
-from tests.core.mutants.record import Effect, Mutant, mutant
+from tests.core.mutants.record import Effect, mutant
 
 __all__ = ["claim_mutants"]
 
 
-def claim_mutants(case: Case) -> Iterator[Mutant]:
+def claim_mutants(case):
     """Every bound by itself: lower by one ulp and by a millionth, one ulp higher, zero, absent."""
     yield from _network(case.certificate)
     yield from _parameters(case.certificate)
@@ -23,7 +21,7 @@ def claim_mutants(case: Case) -> Iterator[Mutant]:
     yield from _privacy(case.certificate)
 
 
-def _changes(bound: float | None) -> Iterator[tuple[str, Effect, float | None]]:
+def _changes(bound: float | None):
     """Of an upper bound that is what the checker derives."""
     if bound is None:
         return
@@ -35,7 +33,7 @@ def _changes(bound: float | None) -> Iterator[tuple[str, Effect, float | None]]:
         yield "zero", Effect.WEAKENING, 0.0
 
 
-def _network(certificate: Certificate) -> Iterator[Mutant]:
+def _network(certificate: Certificate):
     network = certificate.network
     for field in ("lipschitz", "grad_norm", "sensitivity"):
         for kind, effect, bound in _changes(getattr(network, field)):
@@ -54,7 +52,7 @@ def _network(certificate: Certificate) -> Iterator[Mutant]:
         yield mutant(f"noise multiplier {kind}", effect, replace(certificate, network=raised), {6})
 
 
-def _parameters(certificate: Certificate) -> Iterator[Mutant]:
+def _parameters(certificate: Certificate):
     for index, claim in enumerate(certificate.parameters):
         for kind, effect, bound in _changes(claim.grad_norm):
             if bound is None:
@@ -65,7 +63,7 @@ def _parameters(certificate: Certificate) -> Iterator[Mutant]:
             yield mutant(f"parameter gradient {kind}", effect, changed, {6})
 
 
-def _groups(certificate: Certificate) -> Iterator[Mutant]:
+def _groups(certificate: Certificate):
     for index, group in enumerate(certificate.groups):
 
         def changed(item: GroupClaim, index: int = index) -> Certificate:
@@ -112,7 +110,7 @@ def _groups(certificate: Certificate) -> Iterator[Mutant]:
         yield mutant("empty group added", Effect.WEAKENING, changed_groups, {0})
 
 
-def _privacy(certificate: Certificate) -> Iterator[Mutant]:
+def _privacy(certificate: Certificate):
     claim, network = certificate.privacy, certificate.network
     premises = Premises.read(certificate.assumptions)
     if claim is None or premises.run is None or network.noise_multiplier is None:

@@ -2,16 +2,12 @@
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from tests.core.mutants.assumptions import assumption_mutants, premise_mutants
 from tests.core.mutants.claims import claim_mutants
 from tests.core.mutants.files import file_mutants
 from tests.core.mutants.lines import bound_mutants, line_mutants
-from tests.core.mutants.networks import Case
-from tests.core.mutants.record import Mutant
 from tests.core.mutants.structure import structure_mutants
 from tests.core.mutants.text import member_mutants
 from tests.core.mutants.witnesses import witness_mutants
@@ -27,7 +23,7 @@ class _Kind(Protocol):
 KindT = TypeVar("KindT", bound=_Kind)
 
 
-def spread(items: Iterable[KindT], most: int, seed: object) -> list[KindT]:
+def spread(items, most: int, seed: object) -> list[KindT]:
     """So many: by turns one of each kind, which are drawn by the seed."""
     kinds: dict[str, list[KindT]] = {}
     for item in items:
@@ -39,13 +35,13 @@ def spread(items: Iterable[KindT], most: int, seed: object) -> list[KindT]:
     return list(itertools.islice((item for item in turns if item is not None), most))
 
 
-def every_mutant(case: Case, folder: Path) -> Iterator[Mutant]:
+def every_mutant(case, folder):
     """Of the certificate, and of the model file."""
     yield from certificate_mutants(case)
     yield from file_mutants(case, folder)
 
 
-def certificate_mutants(case: Case) -> Iterator[Mutant]:
+def certificate_mutants(case):
     """Claims, lines, structure, assumptions, witnesses, text."""
     yield from claim_mutants(case)
     yield from bound_mutants(case)

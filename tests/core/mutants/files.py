@@ -2,20 +2,16 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
-from lipcert.core.certificate import Certificate
 from lipcert.core.digest import structural_digest
 from lipcert.core.reader.model import read_model
 from lipcert.text.certificate import write_certificate
-from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant
 from tests.core.test_digest import one_by_one, replaced, texts
 
@@ -23,11 +19,10 @@ __all__ = ["file_mutants", "signed"]
 
 _WEAK, _FINE = Effect.WEAKENING, Effect.HARMLESS
 _FLIPS = 40
-Changed = tuple[str, Callable[[], bytes]]
 _ATTRIBUTES = {"alpha": 0.25, "epsilon": 1e-3, "num_groups": 1, "axis": 1, "transB": 0}
 
 
-def file_mutants(case: Case, folder: Path) -> Iterator[Mutant]:
+def file_mutants(case, folder):
     """What computes something else is another model; what is only saved again is not."""
     content, data = case.path.read_bytes(), partial(write_certificate, case.certificate)
     for kind, model in _others(case):
@@ -45,7 +40,7 @@ def file_mutants(case: Case, folder: Path) -> Iterator[Mutant]:
     yield from _larger(case, folder)
 
 
-def signed(certificate: Certificate, model: bytes, folder: Path) -> Certificate:
+def signed(certificate, model: bytes, folder):
     """With the digests of another file."""
     path = folder / "signed.onnx"
     path.write_bytes(model)
@@ -58,7 +53,7 @@ def signed(certificate: Certificate, model: bytes, folder: Path) -> Certificate:
     return replace(certificate, model=identity)
 
 
-def _changed(case: Case, change: Callable[[ModelProto], None]) -> Callable[[], bytes]:
+def _changed(case, change):
     def made() -> bytes:
         model = onnx.load(case.path)
         change(model)
@@ -68,7 +63,7 @@ def _changed(case: Case, change: Callable[[ModelProto], None]) -> Callable[[], b
     return made
 
 
-def _others(case: Case) -> Iterator[Changed]:
+def _others(case):
     rng = np.random.default_rng(0)
     tensors = onnx.load(case.path).graph.initializer
     for _ in range(_FLIPS):
@@ -93,7 +88,7 @@ def _others(case: Case) -> Iterator[Changed]:
     yield from _rewired(case)
 
 
-def _rewired(case: Case) -> Iterator[Changed]:
+def _rewired(case):
     def opset(model: ModelProto) -> None:
         model.opset_import[0].version -= 1
 
@@ -124,7 +119,7 @@ def _rewired(case: Case) -> Iterator[Changed]:
             yield "attribute", _changed(case, attributed)
 
 
-def _same(case: Case) -> Iterator[Changed]:
+def _same(case):
     def reordered(model: ModelProto, rng: random.Random) -> None:
         replaced(model.graph.initializer, list(model.graph.initializer)[::-1])
 
@@ -132,7 +127,7 @@ def _same(case: Case) -> Iterator[Changed]:
         yield change.__name__, _changed(case, partial(change, rng=random.Random(0)))
 
 
-def _larger(case: Case, folder: Path) -> Iterator[Mutant]:
+def _larger(case, folder):
     """Larger weights: other ones for a certificate of the weights, the same for one of a set."""
     scope = case.certificate.scope
     for place, tensor in enumerate(onnx.load(case.path).graph.initializer):
@@ -145,7 +140,7 @@ def _larger(case: Case, folder: Path) -> Iterator[Mutant]:
 
             model = _changed(case, scale)
 
-            def resigned(model: Callable[[], bytes] = model) -> bytes:
+            def resigned(model=model) -> bytes:
                 return write_certificate(signed(case.certificate, model(), folder))
 
             is_free = scope.kind == "constraint-set" and tensor.name in scope.trained

@@ -29,8 +29,6 @@ from lipcert.core.lines.steps import (
     ValuePull,
 )
 from lipcert.core.lines.windows import WindowFact
-from lipcert.core.program import Program
-from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 from tests.core.mutants.tight import proof_of
 
@@ -53,7 +51,7 @@ class Variant:
     stages: frozenset[int] = frozenset()
 
 
-def bound_mutants(case: Case) -> Iterator[Mutant]:
+def bound_mutants(case) -> Iterator[Mutant]:
     """Every number that a line states, by itself; norms of steps and forms apart, of which none is
     derived."""
     lines = case.certificate.lines
@@ -79,14 +77,14 @@ def bound_mutants(case: Case) -> Iterator[Mutant]:
             yield mutant(f"{line.rule}: bound {kind}", effect, changed, {line.stage})
 
 
-def line_mutants(case: Case) -> Iterator[Mutant]:
+def line_mutants(case) -> Iterator[Mutant]:
     """All variants, as certificates."""
     for item in line_variants(case):
         changed = replace(case.certificate, lines=item.lines)
         yield mutant(item.kind, item.effect, changed, set(item.stages) or None)
 
 
-def line_variants(case: Case) -> Iterator[Variant]:
+def line_variants(case) -> Iterator[Variant]:
     """All that leave the claims as they are."""
     lines = case.certificate.lines
     program = proof_of(case.certificate, case.path).program
@@ -168,7 +166,7 @@ def _references(lines: Lines, place: int) -> Iterator[Variant]:
                 yield Variant(f"{line.rule}: another {name}", _EITHER, _put(lines, place, other))
 
 
-def _names(lines: Lines, place: int, program: Program) -> Iterator[Variant]:
+def _names(lines: Lines, place: int, program) -> Iterator[Variant]:
     """Of all values of the program, of its tensors, of nothing."""
     line = lines[place]
     known = [*program.shapes, program.output, *_tensors(lines)]
@@ -212,7 +210,7 @@ def _shares(lines: Lines, place: int) -> Iterator[Variant]:
         yield Variant("ball/input: shares", effect, _put(lines, place, changed), stages)
 
 
-def _exchanged(lines: Lines, program: Program) -> Iterator[Variant]:
+def _exchanged(lines: Lines, program) -> Iterator[Variant]:
     """Every rule about every value, from every line that there is: as one more line at the end of
     its stage, at its beginning, and in the place of a line about the same."""
     for line in _all_lines(lines, program):
@@ -230,7 +228,7 @@ def _exchanged(lines: Lines, program: Program) -> Iterator[Variant]:
                 yield Variant(kind, _EITHER, _inserted(lines, place + 1, line))
 
 
-def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
+def _all_lines(lines: Lines, program) -> Iterator[Line[Any]]:
     values, inputs = list(program.shapes), {step.output: step.inputs for step in program.steps}
     forms = [k for k, line in enumerate(lines) if isinstance(line, ChainForm)]
     balls = [k for k, line in enumerate(lines) if isinstance(line, InputBall)]

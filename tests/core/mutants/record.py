@@ -3,14 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Final, final
 
-from lipcert.core.certificate import Certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
-from tests.core.mutants.networks import Case
 
 __all__ = ["ANY", "Effect", "Mutant", "Outcome", "judged", "mutant"]
 
@@ -53,15 +50,13 @@ class Outcome(Enum):
     WRONG = "wrong"
 
 
-def mutant(
-    kind: str, effect: Effect, certificate: Certificate, stages: set[int] | None = None
-) -> Mutant:
+def mutant(kind: str, effect: Effect, certificate, stages: set[int] | None = None) -> Mutant:
     """A mutant of the certificate alone."""
     found = ANY if stages is None else frozenset(stages)
     return Mutant(kind, effect, lambda: write_certificate(certificate), found)
 
 
-def judged(case: Case, item: Mutant, folder: Path, engine: str = "float") -> tuple[Outcome, str]:
+def judged(case, item: Mutant, folder, engine: str = "float") -> tuple[Outcome, str]:
     """The outcome, and what the checker said."""
     path, data = case.path, item.data()
     if item.model is not None:

@@ -4,32 +4,18 @@ Within `reused`, `check` asks functions that remember their answers by all that 
 mutant shares with the certificate is computed once. What a verdict compares is not.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lipcert.core import check, clips, digest
 from lipcert.core.accounting import account
-from lipcert.core.certificate import PrivacyClaim
-from lipcert.core.interval import Interval
-from lipcert.core.ledger.layer_clipping import BackpropClipping
-from lipcert.core.ledger.run import Run
 from lipcert.core.lines import chains, norms
-from lipcert.core.norms.claim import Definite, NormCheck, NormWitness
-from lipcert.core.program import Program, Shape, Step
-from lipcert.core.reader.records import Model
-
-__all__ = ["Memory", "reused"]
-
-Key = Callable[..., Hashable]
-Memory = dict[Hashable, tuple[Any, Any]]
 
 
 @contextmanager
-def reused(memory: Memory) -> Iterator[None]:
+def reused(memory) -> Iterator[None]:
     """For checks of mutants of one certificate; memory: what is known, empty at first."""
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, key in (
@@ -45,10 +31,10 @@ def reused(memory: Memory) -> Iterator[None]:
         yield
 
 
-def _remembered(function: Callable[..., Any], key: Key, memory: Memory) -> Callable[..., Any]:
+def _remembered(function, key, memory):
     """Arguments are kept with the answer: an object that lives keeps its id to itself."""
 
-    def asked(*arguments: Any, **named: Any) -> Any:
+    def asked(*arguments, **named):
         known = key, key(*arguments, **named)
         if known not in memory:
             memory[known] = (arguments, named), function(*arguments, **named)
@@ -57,28 +43,28 @@ def _remembered(function: Callable[..., Any], key: Key, memory: Memory) -> Calla
     return asked
 
 
-def _file(path: Path) -> Hashable:
+def _file(path) -> Hashable:
     return path, path.read_bytes()
 
 
-def _model(model: Model) -> Hashable:
+def _model(model) -> Hashable:
     return id(model)
 
 
-def _output(model: Model, *outputs: str) -> Hashable:
+def _output(model, *outputs: str) -> Hashable:
     return id(model), outputs
 
 
-def _clipped(program: Program, clip: BackpropClipping) -> Hashable:
+def _clipped(program, clip) -> Hashable:
     return id(program), clip
 
 
 def _norm(
-    steps: Sequence[Step],
-    shapes: Mapping[str, Shape],
+    steps,
+    shapes,
     bound: float,
-    witness: NormWitness,
-    check: NormCheck,
+    witness,
+    check,
 ) -> Hashable:
     del shapes
     return tuple(map(id, steps)), bound, witness, id(check)
@@ -86,17 +72,17 @@ def _norm(
 
 def _form(
     start: str,
-    steps: Sequence[Step],
-    shapes: Mapping[str, Shape],
-    slopes: Mapping[str, Interval],
+    steps,
+    shapes,
+    slopes,
     multipliers: Sequence[Sequence[float]],
     *,
-    proof: Definite,
+    proof,
 ) -> Hashable:
     del shapes
     ends = tuple((name, end.lo.tobytes(), end.hi.tobytes()) for name, end in slopes.items())
     return start, tuple(map(id, steps)), ends, tuple(multipliers), id(proof)
 
 
-def _run(claim: PrivacyClaim, run: Run, multiplier: float, relation: str) -> Hashable:
+def _run(claim, run, multiplier: float, relation: str) -> Hashable:
     return claim.delta, run, multiplier, relation

@@ -1,19 +1,17 @@
 """Mutants of what a certificate says of the model: its identity, and its scope."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from lipcert.core.certificate import Certificate, Constraint, ExternalFile, ScopeClaim
 from lipcert.core.ledger.premises import Premises
-from tests.core.mutants.networks import Case
-from tests.core.mutants.record import Effect, Mutant, mutant
+from tests.core.mutants.record import Effect, mutant
 
 __all__ = ["structure_mutants"]
 
 _WEAK, _FINE = Effect.WEAKENING, Effect.HARMLESS
 
 
-def structure_mutants(case: Case) -> Iterator[Mutant]:
+def structure_mutants(case):
     """Identity and scope."""
     yield from _identity(case.certificate)
     yield from _scope(case.certificate)
@@ -21,7 +19,7 @@ def structure_mutants(case: Case) -> Iterator[Mutant]:
         yield from _constraints(case.certificate)
 
 
-def _identity(certificate: Certificate) -> Iterator[Mutant]:
+def _identity(certificate: Certificate):
     model = certificate.model
     other = "".join("1" if digit == "0" else "0" for digit in model.sha256)
     elsewhere = (ExternalFile("weights.bin", other, 8),)
@@ -42,7 +40,7 @@ def _identity(certificate: Certificate) -> Iterator[Mutant]:
         yield mutant(kind, effect, replace(certificate, model=item), stages)
 
 
-def _scope(certificate: Certificate) -> Iterator[Mutant]:
+def _scope(certificate: Certificate):
     scope = certificate.scope
 
     def changed(item: ScopeClaim) -> Certificate:
@@ -97,7 +95,7 @@ def _without(certificate: Certificate, tensor: str) -> Certificate:
     )
 
 
-def _constraints(certificate: Certificate) -> Iterator[Mutant]:
+def _constraints(certificate: Certificate):
     scope = certificate.scope
     for index, constraint in enumerate(scope.constraints):
 

@@ -2,22 +2,19 @@
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 from lipcert.core.canonical import write_canonical
 from lipcert.text.certificate import write_certificate
-from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant
 
 __all__ = ["member_mutants"]
 
 _WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
 _UNCLAIMED: Final = frozenset({"lipschitz", "grad_norm", "sensitivity", "noise_multiplier"})
-Path = tuple[str | int, ...]
 
 
-def member_mutants(case: Case) -> Iterator[Mutant]:
+def member_mutants(case):
     """Every member dropped, doubled under another name, and of another type."""
     document: Any = json.loads(write_certificate(case.certificate))
     for path, value in _members(document, ()):
@@ -30,7 +27,7 @@ def member_mutants(case: Case) -> Iterator[Mutant]:
             yield _edited(document, (*path, "zeal"), "unknown member", 1)
 
 
-def _members(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def _members(value: Any, path):
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in items:
         yield (*path, key), inner
@@ -38,18 +35,18 @@ def _members(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from _members(inner, (*path, key))
 
 
-def _is_data(path: Path) -> bool:
+def _is_data(path) -> bool:
     """Inside of what is compared as a whole, or where names are data."""
     return "data" in path[:-1] or "opset" in path[:-1]
 
 
-def _at(document: Any, path: Path) -> Any:
+def _at(document: Any, path) -> Any:
     for key in path:
         document = document[key]
     return document
 
 
-def _edited(document: Any, path: Path, kind: str, value: Any) -> Mutant:
+def _edited(document: Any, path, kind: str, value: Any) -> Mutant:
     def edited() -> bytes:
         changed = copy.deepcopy(document)
         holder = _at(changed, path[:-1])
@@ -63,7 +60,7 @@ def _edited(document: Any, path: Path, kind: str, value: Any) -> Mutant:
     return Mutant(kind, _effect(path, kind), edited, may_be_unknown=unknown)
 
 
-def _effect(path: Path, kind: str) -> Effect:
+def _effect(path, kind: str) -> Effect:
     name = path[-1]
     if kind == "member dropped" and path[0] == "lines" and name == "bound":
         return _EITHER

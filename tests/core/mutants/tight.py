@@ -1,17 +1,12 @@
 """Certificates with every number at what its lines prove, so that one ulp makes a difference."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from lipcert.core.certificate import Certificate
 from lipcert.core.claims import clipped_group, group_bounds, joint_multiplier, total_sensitivity
 from lipcert.core.clips import with_clips
 from lipcert.core.coverage import drops
 from lipcert.core.ledger.premises import Premises
-from lipcert.core.line import Line
 from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lower.lower import lower
 from lipcert.core.norms import ENGINES
@@ -20,7 +15,7 @@ from lipcert.core.reader.model import read_model
 __all__ = ["least", "proof_of", "tight"]
 
 
-def proof_of(certificate: Certificate, path: Path, engine: str = "float") -> Proof:
+def proof_of(certificate, path, engine: str = "float") -> Proof:
     """A proof about the model in a file, before any line."""
     program = lower(read_model(path), *certificate.model.read_outputs)
     premises = Premises.read(certificate.assumptions)
@@ -29,7 +24,7 @@ def proof_of(certificate: Certificate, path: Path, engine: str = "float") -> Pro
     return Proof(program, premises, certificate.scope, ENGINES[engine])
 
 
-def least(lines: tuple[Line[Any], ...], proof: Proof) -> Iterator[Line[Any]]:
+def least(lines, proof: Proof):
     """Each line with the least bound that it may state behind those before it, and proved so.
 
     A norm keeps its own: a search proposed it, and no smaller one follows from anything.
@@ -42,7 +37,7 @@ def least(lines: tuple[Line[Any], ...], proof: Proof) -> Iterator[Line[Any]]:
         yield stated
 
 
-def tight(certificate: Certificate, path: Path) -> Certificate:
+def tight(certificate, path):
     """Without the room that certificates are issued with; what is not claimed stays unclaimed."""
     proof = proof_of(certificate, path)
     lines = tuple(least(certificate.lines, proof))

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import torch
 
-from lipcert.core.certificate import Constraint
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.norms import NormLine
@@ -17,8 +16,6 @@ from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
 from lipcert.search.forms import Spectra
 from lipcert.search.prover import Derived
 from tests.core.adversary import SLACK, Setting, Weights, project
-from tests.core.mutants.lines import Lines
-from tests.core.mutants.networks import Case
 from tests.core.mutants.tight import proof_of
 from tests.core.onnx_torch import stored
 from tests.core.rules.attack import holds
@@ -36,7 +33,7 @@ class Truth:
     lipschitz: float = 0.0
 
 
-def truth_of(case: Case, examples: int = 24) -> Truth:
+def truth_of(case, examples: int = 24) -> Truth:
     """At examples and labels drawn at random, and at weights where they are free."""
     proof, scope = proof_of(case.certificate, case.path), case.certificate.scope
     proto, nothing = onnx.load(case.path), Derived({}, {}, {}, math.inf)
@@ -57,7 +54,7 @@ def truth_of(case: Case, examples: int = 24) -> Truth:
     return found
 
 
-def _within(constraint: Constraint, weight: torch.Tensor) -> torch.Tensor:
+def _within(constraint, weight: torch.Tensor) -> torch.Tensor:
     """As long as it may be; of a convolution as long as the norms of its taps allow together."""
     norm = float(weight.norm())
     if constraint.kind == "spectral" and weight.ndim > 1:
@@ -91,7 +88,7 @@ def _seen(
     found.lipschitz = max(found.lipschitz, norm)
 
 
-def with_lines(case: Case, lines: Lines) -> Proof:
+def with_lines(case, lines) -> Proof:
     """What follows from lines about the network of a case."""
     proof = proof_of(case.certificate, case.path)
     follow(proof, sorted(lines, key=lambda line: line.stage))

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnx
 import torch
 
 from lipcert.core.certificate import Certificate
-from lipcert.core.line import Line
 from lipcert.core.lines.balls import NearFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.gains import GainFact
@@ -21,7 +19,6 @@ from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import SliceFact, StackNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
-from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 from tests.core.onnx_torch import OPS, apply, stored
 
@@ -32,7 +29,7 @@ _METHODS = ("dense", "windows", "absolute", "explicit", "torus")
 _LARGEST = 256
 
 
-def witness_mutants(case: Case) -> Iterator[Mutant]:
+def witness_mutants(case) -> Iterator[Mutant]:
     """Every norm, form and raised weight."""
     for place, line in enumerate(case.certificate.lines):
         if isinstance(line, NormLine):
@@ -98,12 +95,12 @@ def _products(certificate: Certificate, place: int, line: ProductFact) -> Iterat
         yield mutant("level of products", effect, _put(certificate, place, item), stages)
 
 
-def _put(certificate: Certificate, place: int, item: Line[Any]) -> Certificate:
+def _put(certificate: Certificate, place: int, item) -> Certificate:
     lines = certificate.lines
     return replace(certificate, lines=(*lines[:place], item, *lines[place + 1 :]))
 
 
-def true_norm(case: Case, value: str) -> float | None:
+def true_norm(case, value: str) -> float | None:
     """‖A‖₂ of the linear part of the node that computes a value, by applying it to unit vectors.
 
     None where no single node computes it from one value and stored tensors, or of a large one.
@@ -123,8 +120,8 @@ def true_norm(case: Case, value: str) -> float | None:
     return float(torch.linalg.matrix_norm(outputs[1:] - outputs[0], 2))
 
 
-def _norms(case: Case, place: int, line: NormLine) -> Iterator[Mutant]:
-    def changed(**fields: Any) -> Certificate:
+def _norms(case, place: int, line: NormLine) -> Iterator[Mutant]:
+    def changed(**fields) -> Certificate:
         return _put(case.certificate, place, replace(line, **fields))
 
     true = true_norm(case, line.value) if isinstance(line, StepNorm) else None

@@ -11,7 +11,6 @@ from lipcert.core.interval import Interval
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.windows import WindowFact, kernels_of, layers_of, ties_of
 from lipcert.core.norms import ENGINES
-from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.joint_kernels import Layout
 from lipcert.core.program import Activation, Place, Program, Step
 from lipcert.core.rules.facts import Fact
@@ -121,7 +120,7 @@ def with_gain(proof: Proof, line: WindowFact) -> WindowFact:
     return replace(line, gain=float(np.linalg.norm(symmetric, 2)) * (1.0 + 1e-9) + 1e-12)
 
 
-def matrix_of(frame: Convolution) -> np.ndarray:
+def matrix_of(frame) -> np.ndarray:
     """Of a convolution, by the definition of one: with zeros around."""
     places, (size, _, *taps) = frame.size, frame.kernel.shape
     found = np.zeros((size, *places, size, *places))

@@ -1,7 +1,6 @@
 """Raised kernels, against ascent over inputs without negative entries."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,7 +14,6 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
-from lipcert.core.lines.windows import WindowFact
 from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel, kernel_of
@@ -31,7 +29,6 @@ from tests.core.norms.convolutions import window_of
 from tests.core.norms.test_fused import batch_norm, chain, pad_move, runs
 from tests.core.rules.cases import exactly
 
-Numbers = tuple[tuple[float, ...], ...]
 RELU = Activation("relu")
 
 
@@ -66,7 +63,7 @@ def longest(matrix: np.ndarray, constants: np.ndarray, radius: float, starts: in
     return best * size
 
 
-def bound(matrix: np.ndarray, constants: np.ndarray, radius: float, numbers: Numbers) -> float:
+def bound(matrix: np.ndarray, constants: np.ndarray, radius: float, numbers) -> float:
     """That of numbers, in exact arithmetic but for the last digits; inf for none."""
     raised = proved(raised_kernel, matrix_kernel(matrix), constants, numbers)
     if raised is None:
@@ -123,7 +120,7 @@ def test_nothing_is_searched_in_vain() -> None:
 
 
 def proof_of(
-    steps: Sequence[Step],
+    steps,
     shapes: dict[str, tuple[int, ...]],
     norm: float,
     engine: str = "float",
@@ -150,7 +147,7 @@ def affine_map(proof: Proof) -> tuple[np.ndarray, np.ndarray]:
     return (flat[1:] - flat[0]).T, flat[0]
 
 
-def follows(proof: Proof, line: GainFact | WindowFact) -> float:
+def follows(proof: Proof, line) -> float:
     """What a line finds; inf for nothing."""
     try:
         return line.evaluate(proof).norm
@@ -311,7 +308,7 @@ def test_nothing_to_raise_is_attained(engine: str) -> None:
         ((1.0,), (1.0, 1.0), (math.inf,)),
     ],
 )
-def test_unusable_numbers(numbers: Numbers) -> None:
+def test_unusable_numbers(numbers) -> None:
     dense = Dense(exactly(np.array([[-1.0]])), exactly(np.ones(1)))
     proof = proof_of(*chain((1, 1), (dense, (1, 1))), 0.0)
     line = GainFact(value="relu", values=("v0",), numbers=numbers, gain=1e300, method="dense")

@@ -1,18 +1,15 @@
 """Members of a fact that are chosen to break a bound."""
 
-from collections.abc import Callable, Iterator, Sequence
-
 import numpy as np
 import torch
 
 from lipcert.core.program import FloatArray
-from lipcert.core.rules.facts import Fact
 
 SLACK = 1e-9
 """of what float64 evaluation itself may err by, relative to the largest number in sight"""
 
 
-def holds(fact: Fact, x: FloatArray, slack: float = 0.0) -> bool:
+def holds(fact, x: FloatArray, slack: float = 0.0) -> bool:
     """Whether a value satisfies everything that a fact states."""
     room = slack * (1.0 + float(np.max(np.abs(x), initial=0.0)))
     runs = [np.linalg.norm(x)]
@@ -49,7 +46,7 @@ def distances(groups: FloatArray) -> tuple[float, float]:
     return float(np.max(apart, initial=0.0)), float(np.max(off, initial=0.0))
 
 
-def _is_near(fact: Fact, x: FloatArray) -> bool:
+def _is_near(fact, x: FloatArray) -> bool:
     """Whether it holds, and the means of runs are points such as the fact is about."""
     spreads = (fact.row_spread, fact.column_spread)
     norms = (fact.row_norm, fact.column_norm)
@@ -59,7 +56,7 @@ def _is_near(fact: Fact, x: FloatArray) -> bool:
     )
 
 
-def towards(fact: Fact, member: FloatArray, aim: FloatArray) -> FloatArray:
+def towards(fact, member: FloatArray, aim: FloatArray) -> FloatArray:
     """The furthest member on the way from one to an aim (facts are convex)."""
     box = fact.box.broadcast(member.shape)
     aim = np.clip(aim, box.lo, box.hi)
@@ -75,10 +72,10 @@ def towards(fact: Fact, member: FloatArray, aim: FloatArray) -> FloatArray:
 
 def members(
     rng: np.random.Generator,
-    facts: Sequence[Fact],
-    known: Sequence[Sequence[FloatArray]],
-    compute: Callable[..., torch.Tensor],
-) -> Iterator[list[FloatArray]]:
+    facts,
+    known,
+    compute,
+):
     """Inputs as given, and driven towards large outputs and large single entries."""
     for start in zip(*known, strict=True):
         yield list(start)

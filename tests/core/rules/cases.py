@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from lipcert.core import kinds, program, token_kinds, window_kinds
 from lipcert.core.interval import Interval
 from lipcert.core.program import Activation, Dense, FloatArray, Move, Op, Operand, Shape
-from lipcert.core.rules.base import Rule, Weights
+from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_class
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
@@ -361,8 +360,8 @@ def rule(
     shapes: Sequence[Shape],
     shape: Shape,
     weights: Weights = POINT,
-    behind: Rule[Any] | None = None,
-) -> Rule[Any]:
+    behind=None,
+):
     """The rule of a step that computes "y"."""
     return rule_class(type(op))(
         op=op, inputs=inputs, shapes=shapes, shape=shape, weights=weights, output="y", behind=behind
@@ -391,7 +390,7 @@ def shares(op: Op, x: Fact, before: Shape, after: Shape) -> dict[str, float]:
     return dict(rule(op, [x], [before], after).gradients(Cotangent(1.0)))
 
 
-def behind_one(op: Op, x: Fact, before: Shape) -> Rule[Any]:
+def behind_one(op: Op, x: Fact, before: Shape):
     """The rule of a step that computes an input from one value."""
     return rule(op, [x], [before], op.sources.shape if isinstance(op, Move) else before)
 

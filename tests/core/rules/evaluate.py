@@ -3,7 +3,7 @@
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from lipcert.core import kinds, token_kinds
 from lipcert.core.program import Activation, Dense, Move, Op, Operand, Program, Shape
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 
-Tensors = Mapping[Operand, torch.Tensor]
 ACTIVATIONS: dict[tuple[str, tuple[float, ...]], Callable[[torch.Tensor], torch.Tensor]] = {
     ("relu", ()): torch.relu,
     ("leaky_relu", (0.2,)): lambda x: F.leaky_relu(x, 0.2),
@@ -75,7 +74,7 @@ def tensors_of(program: Program) -> dict[Operand, torch.Tensor]:
     }
 
 
-def run(program: Program, x: torch.Tensor, tensors: Tensors) -> dict[str, torch.Tensor]:
+def run(program: Program, x: torch.Tensor, tensors) -> dict[str, torch.Tensor]:
     """All values of a program."""
     values = {program.input: x}
     for step in program.steps:
@@ -91,7 +90,7 @@ def _joined(norms: torch.Tensor, op: kinds.DivideByNorm) -> torch.Tensor:
     return torch.where(found == 0.0, torch.inf, found)
 
 
-def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t: Tensors) -> torch.Tensor:
+def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t) -> torch.Tensor:
     """One op."""
     x = xs[0]
     match op:
@@ -212,7 +211,7 @@ def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return vector.reshape(1, -1, *[1] * (like.ndim - 2))
 
 
-def _conv(op: Conv, x: torch.Tensor, shape: Shape, t: Tensors) -> torch.Tensor:
+def _conv(op: Conv, x: torch.Tensor, shape: Shape, t) -> torch.Tensor:
     w, taps = op.window, len(op.window.taps)
     if not op.transposed:
         f = (F.conv1d, F.conv2d, F.conv3d)[taps - 1]

@@ -1,7 +1,6 @@
 """Attention: tokens without bounds, equal tokens, shared heads, and attacks on its constants."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -186,7 +185,7 @@ def test_heads_that_pick_different_tokens_attain_what_values_receive() -> None:
     assert found == (-2, pytest.approx(math.sqrt(3)))
 
 
-def damped(scale: float, keys: float, values: float, shapes: Any, *facts: Fact) -> Any:
+def damped(scale: float, keys: float, values: float, shapes, *facts: Fact):
     """Of tokens of any length up to 1."""
     rule = AttentionRule(op=Attention(scale), inputs=facts, shapes=shapes, output="y",
                          shape=(*shapes[0][:-1], shapes[2][-1]), weights=Weights({}))  # fmt: skip

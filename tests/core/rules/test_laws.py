@@ -1,9 +1,8 @@
 """Laws of every rule, at random steps and facts: torch and its derivatives are the oracle."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,20 +10,19 @@ import torch
 
 from lipcert.core.kinds import DivideByNorm
 from lipcert.core.program import FloatArray, Operand, operands
-from lipcert.core.rules.base import Rule, Weights
+from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.token_kinds import Scale
 from tests.core.rules.attack import SLACK, holds, members
 from tests.core.rules.cases import KINDS, Case, facts, ones, rule
 from tests.core.rules.evaluate import apply, operands_of, spectral
 
-Compute = Callable[..., torch.Tensor]
 TIGHT = frozenset({"Scale", "Shift", "BatchNorm", "Move", "AveragePool", "ReduceSum", "Centre",
                    "Add", "Concat"})  # fmt: skip
 """linear steps whose Lipschitz constant is the norm of their Jacobian"""
 
 
-def _compute(case: Case) -> Compute:
+def _compute(case: Case):
     tensors = {operand: torch.tensor(operand.lo) for operand in operands_of(case.op)}
     return lambda *xs: apply(case.op, xs, case.shape, tensors)
 
@@ -73,7 +71,7 @@ def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
 
 
 def _attack_tokens(
-    rng: np.random.Generator, case: Case, asked: Rule[Any], index: int, jacobian: torch.Tensor
+    rng: np.random.Generator, case: Case, asked, index: int, jacobian: torch.Tensor
 ) -> None:
     """Cotangents along any axis, or none that is known: at all places, and at a single one."""
     if not min(case.shape, default=1):
