@@ -1,12 +1,9 @@
 """Entry point of `lipcert` and `python -m lipcert`."""
 
+import atexit
 import gc
 import os
 import sys
-from typing import Final
-
-_ALLOCATIONS: Final = 200_000
-"""New objects between garbage collections; most are classes and records that stay."""
 
 
 def main() -> None:
@@ -17,7 +14,8 @@ def main() -> None:
     """
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    gc.set_threshold(_ALLOCATIONS)
+    gc.set_threshold(200_000)  # most new objects are classes and records that stay
+    atexit.register(gc.freeze)  # the end frees memory without a search for what refers to what
     try:
         from lipcert.cli.main import cli  # noqa: PLC0415  an interrupt of it is no traceback
     except KeyboardInterrupt:

@@ -96,18 +96,21 @@ class Interval:
                 spread = spread + up(magnitude + r) @ s
             spread = up(up(spread * (1.0 + (terms + 4) * 2.0**-51)) + terms * 2.0**-1016)
             low, high = down(centre - spread), up(centre + spread)
-        known = np.isfinite(low) & np.isfinite(high)
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
-            known = np.zeros_like(known)
+        known = np.isfinite(low) & np.isfinite(high) & np.isfinite(a).all() & np.isfinite(b).all()
         return Interval(np.where(known, low, -np.inf), np.where(known, high, np.inf))
+
+    def middle(self) -> Array:
+        """Return about the middle of each interval; not finite if an end is not."""
+        low, high = self.lo, self.hi
+        with np.errstate(invalid="ignore"):
+            return low if low is high else np.where(low == high, low, 0.5 * low + 0.5 * high)
 
     def ball(self) -> tuple[Array, Array]:
         """Return a centre, and a bound of the ends' distance to it; not finite if an end is not."""
-        low, high = self.lo, self.hi
+        low, high, centre = self.lo, self.hi, self.middle()
         if low is high:
-            return low, np.broadcast_to(0.0, low.shape)
+            return centre, np.broadcast_to(0.0, low.shape)
         with np.errstate(invalid="ignore"):
-            centre = np.where(low == high, low, 0.5 * low + 0.5 * high)
             radius = np.maximum(up(high - centre), up(centre - low))
         return centre, np.where(low == high, 0.0, radius)
 

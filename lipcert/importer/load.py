@@ -16,7 +16,7 @@ program.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -33,15 +33,6 @@ from lipcert.settings.settings import Settings
 _DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
 """Codes of files that may be invalid ONNX: onnxruntime is then asked whether it rejects them."""
 _AGAIN: Final = "export the model again, with opset 18 or later; its nodes are not valid ONNX"
-
-
-@dataclass(frozen=True, slots=True)
-class _Rehearsal:
-    """The child's result: digests of what it read, and the comparison with onnxruntime."""
-
-    sha256: str
-    external: Mapping[str, str]
-    verification: Verification
 
 
 @one_thread()
@@ -85,8 +76,8 @@ def load_model(
         domains = {name: (norms.get(name), boxes.get(name)) for name in names}
         folder = Path(path).parent
         verify: Verify = partial(check_agreement, proto=proto, folder=folder, domains=domains)
-    elif (model.sha256, external_digests(model)) == (found.sha256, found.external):
-        verify = lambda *_: found.verification  # noqa: E731
+    elif (model.sha256, external_digests(model)) == found[0]:
+        verify = lambda *_: found[1]  # noqa: E731
     else:
         raise ModelFileError(f"{str(path)!r} changed while it was read")
     del proto  # which the comparison alone needs
@@ -125,8 +116,13 @@ def _rejected(path: str | Path, error: UnsupportedModelError) -> ModelFileError 
     return ModelFileError(f"{str(path)!r} is not a valid model{node}: {why}", "LC016", _AGAIN)
 
 
-def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:
-    """Do the whole import in a child process; raise its refusals here."""
+def _rehearsed(
+    path: str, asked: Mapping[str, Any]
+) -> tuple[tuple[str, Mapping[str, str]], Verification]:
+    """Do the whole import in a child process; raise its refusals here.
+
+    Returns: the digests of what the child read, and its comparison with onnxruntime.
+    """
     np.random.default_rng(0)  # loads what this process needs after its child, too
     request = json.dumps({"path": path, **asked})
     answer = run_in_child(rehearse, request, Budget.of_path(Path(path)), path)
@@ -138,8 +134,7 @@ def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:
         raise UnsupportedModelError(tuple(Refusal(**item) for item in found["refusals"]))
     if "usage" in found:
         raise UsageError(found["usage"])
-    verification = Verification(**found["verification"])
-    return _Rehearsal(found["sha256"], found["external"], verification)
+    return (found["sha256"], found["external"]), Verification(**found["verification"])
 
 
 @one_thread()
@@ -153,4 +148,5 @@ def rehearse(text: str) -> str:
         return json.dumps({"refusals": [asdict(refusal) for refusal in error.refusals]})
     except UsageError as error:
         return json.dumps({"usage": str(error)})
-    return json.dumps(asdict(_Rehearsal(found.sha256, found.external, found.verification)))
+    read = {"sha256": found.sha256, "external": found.external}
+    return json.dumps(read | {"verification": asdict(found.verification)})

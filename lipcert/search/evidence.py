@@ -12,7 +12,6 @@ from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm
 from lipcert.core.lines.windows import WindowFact
-from lipcert.core.norms.claim import NormWitness
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
 
@@ -20,21 +19,6 @@ Observer: TypeAlias = Callable[[str, int, int], None]
 """Called before each value that takes long, with the numbers of those done and of all."""
 NormLines: TypeAlias = tuple[StepNorm | RunNorm | StackNorm, ...]
 """Lines about steps, ordered by the value that they compute, then about runs, then stacks."""
-
-
-@dataclass(frozen=True, slots=True)
-class NormClaim:
-    """The claim ‖linear part of a step‖₂ ≤ bound, and the method of `core.lines.norms` for it."""
-
-    bound: float
-    method: str
-    twists: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
-
-    @property
-    def witness(self) -> NormWitness:
-        """The method of its proof, with its numbers."""
-        return NormWitness(self.method, self.twists, self.counts)
 
 
 class Proposals:

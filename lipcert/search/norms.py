@@ -9,9 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import starmap
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from lipcert.core.lines.norms import StepNorm, matrix_holds, norm_holds
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm, stacked
 from lipcert.core.norms import ENGINES
+from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel, kernel_of
 from lipcert.core.norms.explicit import Strip, strips_of
 from lipcert.core.norms.lines import axes_of, phases_of
@@ -32,7 +35,7 @@ from lipcert.core.token_kinds import Add, Scale, Shift
 from lipcert.core.window_kinds import AveragePool, Conv
 from lipcert.process.threads import worker_pool
 from lipcert.search.eigenvalues import Array, spectral_norm, strips_norm
-from lipcert.search.evidence import NormClaim, NormLines
+from lipcert.search.evidence import NormLines
 from lipcert.search.torus import torus_norm
 from lipcert.settings.values import TierName
 
@@ -46,6 +49,13 @@ _BEFORE: Final = (BatchNorm, Scale, Shift, Move)
 _BEHIND: Final = (BatchNorm, Scale, Shift, AveragePool)
 _EXACT: Final = (Shift, Dense, Conv)
 """Steps after which a run still has the norm of its linear step."""
+
+
+class Claim(NamedTuple):
+    """The claim ‖linear part of a step‖₂ ≤ bound, and how it is proved."""
+
+    bound: float
+    witness: NormWitness
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +82,9 @@ _CHEAP: Final = 2e9
 """Operations up to which the proof of an explicit map is always made."""
 
 
-def proposals(kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
+def proposals(kernel: Kernel, tier: TierName) -> tuple[Claim, ...]:
     """Return claims for every map by a kernel in its interval, the smallest first."""
-    lo, hi = kernel.entries.lo, kernel.entries.hi
-    middle = lo if lo is hi or np.array_equal(lo, hi) else 0.5 * lo + 0.5 * hi
+    lo, hi, middle = kernel.entries.lo, kernel.entries.hi, kernel.entries.middle()
     frame = replace(kernel.frame, kernel=middle)
     error = 0.0
     if middle is not lo:
@@ -83,28 +92,29 @@ def proposals(kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
         error = math.sqrt(frame.overlap()) * float(np.linalg.norm(radius.ravel()))
     effort = _EFFORTS[tier]
     found = _of_matrix(frame, effort) if kernel.is_matrix else _of_windows(frame, effort)
-    raised = (replace(claim, bound=claim.bound + error) for claim in found)
-    finite = (claim for claim in raised if math.isfinite(claim.bound))
-    return tuple(sorted(finite, key=lambda claim: claim.bound))
+    raised = [Claim(bound + error, how) for bound, how in found if math.isfinite(bound + error)]
+    return tuple(sorted(raised, key=itemgetter(0)))
 
 
-def _of_matrix(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
+def _of_matrix(frame: Convolution, effort: _Effort) -> Iterator[Claim]:
     """Yield one norm, exact if that is affordable."""
-    yield NormClaim(_norm(frame.kernel[:, :, 0], effort), "dense")
+    yield Claim(_norm(frame.kernel[:, :, 0], effort), NormWitness("dense"))
 
 
-def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
+def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[Claim]:
     """Yield a claim by every method that can improve on those before it."""
     overlap = frame.overlap()
     rows = np.split(frame.kernel.reshape(len(frame.kernel), -1), frame.groups)
-    yield NormClaim(math.sqrt(overlap) * max(_norm(each, effort) for each in rows), "windows")
+    largest = max(_norm(each, effort) for each in rows)
+    yield Claim(math.sqrt(overlap) * largest, NormWitness("windows"))
     if overlap == 1 and _has_full_window(frame):
         return  # exact
     axes = axes_of(frame)
     if all(axis.taps and axis.is_plain for axis in axes):
         with np.errstate(over="ignore"):
             totals = np.abs(phases_of(frame, axes)).sum(axis=0)
-        yield NormClaim(max(_norm(total, effort) for total in totals), "absolute")
+        largest = max(_norm(total, effort) for total in totals)
+        yield Claim(largest, NormWitness("absolute"))
     norm, cost = math.inf, math.inf
     if effort.explicit and frame.is_small:
         blocks = list(strips_of(frame))
@@ -112,9 +122,9 @@ def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
         norm = max(starmap(strips_norm, blocks)) if cost <= effort.explicit else math.inf
     found = torus_norm(frame) if effort.torus and cost > _CHEAP else None
     if found is not None and found.norm <= norm * (1.0 + effort.worth):
-        yield NormClaim(found.norm, "torus", found.twists, found.counts)
+        yield Claim(found.norm, NormWitness("torus", found.twists, found.counts))
     elif math.isfinite(norm):
-        yield NormClaim(norm, "explicit")
+        yield Claim(norm, NormWitness("explicit"))
 
 
 def _norm(matrix: Array, effort: _Effort) -> float:
@@ -158,7 +168,7 @@ def find_norms(
     runs: list[RunNorm] = []
     with worker_pool() as pool:
 
-        def proved(row: tuple[Step, ...]) -> NormClaim | None:
+        def proved(row: tuple[Step, ...]) -> Claim | None:
             return proved_claim(row, program, tier)
 
         def stack(row: tuple[Step, ...]) -> StackNorm | None:
@@ -166,16 +176,16 @@ def find_norms(
 
         for row, claim in zip(candidates, pool.map(proved, candidates), strict=True):
             observe(row[-1].output)
-            if claim is not None and len(row) > 1:
-                values = tuple(step.output for step in row)
-                runs.append(RunNorm(values=values, **asdict(claim)))
-            elif claim is not None:
-                steps.append(StepNorm(value=row[-1].output, **asdict(claim)))
+            said = {} if claim is None else {"bound": claim.bound, **asdict(claim.witness)}
+            if said and len(row) > 1:
+                runs.append(RunNorm(values=tuple(step.output for step in row), **said))
+            elif said:
+                steps.append(StepNorm(value=row[-1].output, **said))
         stacks = [line for line in pool.map(stack, _stacks(program, free)) if line]
     return (*steps, *runs, *stacks)
 
 
-def proved_claim(row: tuple[Step, ...], program: Program, tier: TierName) -> NormClaim | None:
+def proved_claim(row: tuple[Step, ...], program: Program, tier: TierName) -> Claim | None:
     """Return the smallest claim that the core proves for consecutive steps with fixed tensors.
 
     The result is None if it proves none.
@@ -185,10 +195,10 @@ def proved_claim(row: tuple[Step, ...], program: Program, tier: TierName) -> Nor
     except NotProved:
         return None
 
-    def holds(claim: NormClaim) -> bool:
+    def holds(bound: float, how: NormWitness) -> bool:
         if len(row) > 1:  # the kernel of a run is known already
-            return _kernel_holds(kernel, claim)
-        return norm_holds(row, program.shapes, claim.bound, claim.witness, _CHECK)
+            return _kernel_holds(kernel, bound, how)
+        return norm_holds(row, program.shapes, bound, how, _CHECK)
 
     return _first(proposals(kernel, tier), holds)
 
@@ -198,30 +208,28 @@ def proved_stack(row: tuple[Step, ...], program: Program, tier: TierName) -> Sta
     rows, before = stacked(row), program.shapes[row[0].inputs[0]]
     op = Dense(Operand(rows.lo, rows.hi), None)
     kernel = Kernel.of(op, before, (*before[:-1], len(rows.lo)))
-    found = _first(proposals(kernel, tier), lambda claim: matrix_holds(rows, claim.bound, _CHECK))
+    found = _first(proposals(kernel, tier), lambda bound, _: matrix_holds(rows, bound, _CHECK))
     values = tuple(step.output for step in row)
     return None if found is None else StackNorm(values=values, bound=found.bound)
 
 
 def proved_bound(kernel: Kernel, tier: TierName) -> float:
     """Return the smallest bound of a kernel's norm that the core proves; inf if it proves none."""
-    found = _first(proposals(kernel, tier), lambda claim: _kernel_holds(kernel, claim))
+    found = _first(proposals(kernel, tier), partial(_kernel_holds, kernel))
     return math.inf if found is None else found.bound
 
 
-def _first(proposed: Iterable[NormClaim], holds: Callable[[NormClaim], bool]) -> NormClaim | None:
+def _first(proposed: Iterable[Claim], holds: Callable[[float, NormWitness], bool]) -> Claim | None:
     """Return the smallest claim that holds, trying each with more and more room."""
-    attempts = [
-        replace(claim, bound=claim.bound * (1.0 + room)) for claim in proposed for room in ROOMS
-    ]
-    attempts.sort(key=lambda attempt: attempt.bound)
-    return next((claim for claim in attempts if math.isfinite(claim.bound) and holds(claim)), None)
+    attempts = [Claim(bound * (1.0 + room), how) for bound, how in proposed for room in ROOMS]
+    attempts.sort(key=itemgetter(0))
+    return next((claim for claim in attempts if math.isfinite(claim.bound) and holds(*claim)), None)
 
 
-def _kernel_holds(kernel: Kernel, claim: NormClaim) -> bool:
+def _kernel_holds(kernel: Kernel, bound: float, how: NormWitness) -> bool:
     """Whether a norm is proved for a kernel; one beyond the limits of a proof is not."""
     try:
-        return kernel.norm_at_most(claim.bound, claim.witness, _CHECK)
+        return kernel.norm_at_most(bound, how, _CHECK)
     except NotProved:
         return False
 

@@ -59,11 +59,14 @@ def parts_of(descent: Descent) -> tuple[Part, ...]:
 def _labels(meeting: _Mask) -> _Numbers:
     """Return for each column the least index that rows join it to, directly or not."""
     count = meeting.shape[1]
-    labels, before = np.arange(count), None
-    while before is None or (labels != before).any():
-        before = labels
-        of_rows = np.where(meeting, labels, count).min(axis=1)
-        labels = np.where(meeting, of_rows[:, None], count).min(axis=0)
+    labels, open_ = np.full(count, count), np.ones(len(meeting), dtype=np.bool_)
+    for first in range(count):
+        new = np.array([first] if labels[first] == count else [], dtype=np.int64)
+        while new.size:
+            labels[new] = first
+            rows = open_ & meeting[:, new].any(axis=1)
+            open_ &= ~rows
+            new = np.flatnonzero(meeting[rows].any(axis=0) & (labels == count))
     return labels
 
 

@@ -22,8 +22,7 @@ from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.reader.model import read_model
 from lipcert.search import norms
-from lipcert.search.evidence import NormClaim
-from lipcert.search.norms import find_norms, proposals
+from lipcert.search.norms import Claim, find_norms, proposals
 from tests.core.norms.convolutions import applied, convolutions, window_of
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -68,7 +67,7 @@ def test_every_proposal_is_true_and_proved_by_both_engines(tier, conv, adjoint):
 def test_nothing_below_the_truth_is_proved_by_any_method(conv, below):
     truth = float(np.linalg.norm(written_out(conv), 2))
     kernel = kernel_of(conv)
-    for claim in (*proposals(kernel, "fast"), NormClaim(0.0, "dense")):
+    for claim in (*proposals(kernel, "fast"), Claim(0.0, NormWitness("dense"))):
         if truth > 0.0:
             for check in PROOFS:
                 low = truth * (1.0 - below)
@@ -150,7 +149,7 @@ def test_extreme_magnitudes(scale):
     window = window_of((3, 3), (30, 30), before=(1, 1), after=(1, 1))
     conv = Convolution(np.full((8, 8, 3, 3), scale), (30, 30), window)
     found = proposals(kernel_of(conv), "fast")
-    assert {claim.method for claim in found} == {"windows", "absolute", "torus"}
+    assert {claim.witness.method for claim in found} == {"windows", "absolute", "torus"}
     for claim in found:
         assert kernel_of(conv).norm_at_most(raised(claim), claim.witness, PROOFS[0])
 
@@ -217,7 +216,7 @@ def test_a_peak_that_was_missed_costs_room_and_no_bound(program, found, error, m
     """Proposals below the truth are raised until the core proves them, never believed."""
 
     def low(kernel, tier):
-        return tuple(replace(c, bound=c.bound * (1.0 - error)) for c in proposals(kernel, tier))
+        return tuple(c._replace(bound=c.bound * (1.0 - error)) for c in proposals(kernel, tier))
 
     monkeypatch.setattr(norms, "proposals", low)
     again = find_norms(program, POINT, "fast", lambda _: None)
@@ -229,7 +228,7 @@ def test_a_peak_that_was_missed_costs_room_and_no_bound(program, found, error, m
 
 def test_another_method_takes_the_place_of_one_that_fails(program, found, monkeypatch):
     def broken(kernel, tier):
-        wrong = NormClaim(1e-3, "torus", (1,), (3,))
+        wrong = Claim(1e-3, NormWitness("torus", (1,), (3,)))
         return (wrong, *proposals(kernel, "quick"))
 
     monkeypatch.setattr(norms, "proposals", broken)
@@ -241,6 +240,6 @@ def test_another_method_takes_the_place_of_one_that_fails(program, found, monkey
 
 def test_what_cannot_be_proved_is_left_out(program, monkeypatch):
     """The search proposes what is false."""
-    lies = (NormClaim(1e-6, "windows"),)
+    lies = (Claim(1e-6, NormWitness("windows")),)
     monkeypatch.setattr(norms, "proposals", lambda kernel, tier: lies)
     assert find_norms(program, POINT, "fast", lambda _: None) == ()

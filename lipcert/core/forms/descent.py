@@ -104,13 +104,8 @@ class Descent:
         return 0.5 * (found + found.T)
 
 
-def middle(entries: Interval) -> Array:
-    """Return the middle of each interval."""
-    return entries.ball()[0]
-
-
 def descent_of(
-    edges: Sequence[Edge], size: int, taken: Callable[[Interval], Array] = middle
+    edges: Sequence[Edge], size: int, taken: Callable[[Interval], Array] = Interval.middle
 ) -> Descent:
     """The way down from the target of the last edge to the source of the first.
 
@@ -175,7 +170,7 @@ def inequality_of(edges: Sequence[Edge], size: int) -> tuple[Array, Array]:
     n = plain.total + len(plain.bottom.rows) + 2 * sum(len(e.link.entries.lo) + 8 for e in edges)
     error = above * (n * 2.0**-50) + stretch**2 * float(np.max(t, initial=1.0)) * 2.0**-970
     if not all(_is_exact(edge.link) for edge in edges):
-        least = descent_of(edges, size, lambda entries: np.abs(middle(entries)))
+        least = descent_of(edges, size, lambda entries: np.abs(entries.middle()))
         error += above - least.matrix(t, unsigned=True)
     return plain.matrix(t), error
 
