@@ -13,7 +13,7 @@ from tests.audit.trace.made import made
 HEAVY = {"numpy", "scipy", "onnx", "onnxruntime", "torch", "rich", "google.protobuf"}
 HEAVY |= {"safetensors", "dp_accounting"}
 ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "models" / "digits_mlp.onnx"
+MODEL = ROOT / "tests" / "conformance" / "models" / "perceptron.onnx"
 
 
 def commands(*lines: str) -> tuple[str, ...]:

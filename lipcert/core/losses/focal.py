@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import ClassVar, Final
 
 from lipcert.core.arithmetic import multiply_up, round_up
@@ -45,24 +46,19 @@ def focal_scale(gamma: Fraction, miss: Fraction) -> float:
     Attained: up to the search.
     """
 
+    @cache  # most ends belong to two parts, and to parts of these
+    def at(n: int) -> tuple[Fraction, Fraction, Fraction]:
+        p = 1 - miss * (CELLS - n) / CELLS
+        entropy = -p * log_bounds(p, _BITS)[0] if p > 0 else Fraction(0)
+        return 1 - p, _power(1 - p, gamma), entropy
+
     def bound(low: int, high: int) -> float:
-        rest, least = (miss * (CELLS - n) / CELLS for n in (low, high))
-        most = _largest_entropy(1 - rest, 1 - least)
-        return round_up(_power(rest, gamma) * (rest + gamma * most))
+        (rest, power, left), (least, _, right) = at(low), at(high)
+        holds_peak = 1 - rest <= _INVERSE_E[1] and 1 - least >= _INVERSE_E[0]
+        most = _INVERSE_E[1] if holds_peak else max(left, right)
+        return round_up(power * (rest + gamma * most))
 
     return largest_on(bound, 0.0, _SPLITS)
-
-
-def _largest_entropy(left: Fraction, right: Fraction) -> Fraction:
-    """≥ −p·log p on [left, right]."""
-    low, high = _INVERSE_E
-    if left <= high and right >= low:
-        return high
-    return max(_entropy(left), _entropy(right))
-
-
-def _entropy(p: Fraction) -> Fraction:
-    return -p * log_bounds(p, _BITS)[0] if p > 0 else Fraction(0)
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
