@@ -448,6 +448,9 @@ def _number_notes(trained: Trained, graph: Graph, model: Model) -> Iterator[Diag
         )
         remedy = "if one of them is trained, export the network before quantisation"
         yield _warning("LC027", message, remedy)
+    if model.producer.startswith("tf2onnx"):
+        message = "tf2onnx leaves out biases of zeros and factors of 1, even if they are trained"
+        yield _warning("LC027", message, "give them other numbers before the export")
     if numbers:
         message = (
             f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which are not"

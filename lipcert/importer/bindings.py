@@ -59,7 +59,7 @@ from lipcert.importer.metadata import (
 )
 from lipcert.importer.model import ImportedModel
 from lipcert.importer.nodes import Call, call_of, names_in, output_names
-from lipcert.importer.origins import moved
+from lipcert.importer.origins import is_uniform, moved
 
 _STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
 TURNED: Final = Attribute("INTS", (1, 0))
@@ -91,9 +91,7 @@ def separate_shared(model: Model, provenance: Provenance) -> Bound:
         if (
             is_second
             and shared is not None
-            and (
-                statistic_owner(node.outputs[0]) or (provenance.is_torch and _is_one_number(shared))
-            )
+            and (statistic_owner(node.outputs[0]) or (provenance.is_torch and is_uniform(shared)))
         ):
             tensors[node.outputs[0]] = shared
         else:
@@ -103,11 +101,6 @@ def separate_shared(model: Model, provenance: Provenance) -> Bound:
         return Bound(model)
     result = replace(model, nodes=tuple(nodes), initializers=tensors)
     return Bound(result, added, frozenset(node.inputs[0] for node in copies.values()))
-
-
-def _is_one_number(tensor: Tensor) -> bool:
-    array = tensor.values()
-    return bool(array.size) and bool((array == array.flat[0]).all())
 
 
 def _is_second_name(node: Node, outputs: tuple[str, ...]) -> bool:

@@ -57,7 +57,14 @@ _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
 _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
 _OUTPUT: Final = re.compile(r"^(\w+): USER_OUTPUT\b", re.M)
 _STATISTIC: Final = re.compile(r"(^|[._/])(running|moving)_(mean|var|variance)(_+\d+)?($|[./:])")
-_ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
+_VARIABLE: Final = re.compile(r".*/ReadVariableOp(_\d+)?(/resource)?:0$")
+"""Names that tf2onnx gives to parameters; others are those of literals and results."""
+_MOVED: Final = r".*/(ExpandDims|Neg|Reshape|Squeeze|transpose)(_\d+)?:0"
+"""Its names for the entries of one parameter, moved, or all of them negated."""
+_PLAIN: Final = re.compile(rf".*(/[xy]|Const(_\d+)?):0$|{_MOVED}$")
+_ANONYMOUS: Final = re.compile(
+    rf"^(.*onnx::.*|(val_)?\d+|(const_fold_opt|[BRW]\d+)__\d+|{_MOVED})$"
+)
 _CALLED: Final = re.compile(
     r"^(_to_copy|abs|add|addcdiv|addcmul|alias|amax|amin|bmm|cat|clamp\w*|clone|cos|cumsum|detach|"
     r"diagonal|div|dot|einsum|elu|erf|exp|expand|expm1|flatten|gelu|hard\w*|index\w*|lerp|linalg\w*|"
@@ -69,11 +76,12 @@ _CALLED: Final = re.compile(
 """Names that torch.export gives to results of calls."""
 _EXPORTED: Final = "node_"
 """Prefix of the names of nodes in files of torch.export."""
-_RESULT: Final = re.compile(r"^/(?:.+/)?(\w+?)(?:_\d+)?_output_\d+$")
-"""Names that the TorchScript exporter gives to results of nodes, here of folded nodes."""
+_RESULT: Final = re.compile(r"^.*/(\w+?)(?:_\d+)?_output_\d+$")
+"""Names that the TorchScript exporter gives to results of nodes, here of folded nodes; tools that
+join files put a prefix before every name."""
 _OF_SIZES: Final = {"Cast", "Constant", "Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 """Operators by which the scale of an attention, such as 1/√d, comes from sizes alone."""
-_STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
+_STATE: Final = re.compile(rf"^[A-Za-z_]\w*(\.\w+)+$|{_VARIABLE.pattern}")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING: Final = "_native_batch_norm_legit_functional"
 _BATCH_NORM: Final = "BatchNormalization"
@@ -103,7 +111,7 @@ class Provenance:
     folded: Mapping[str, frozenset[str]]
     """Tensor that an optimiser computed → all names that went into it, if it noted them."""
     is_torch: bool
-    """Whether an exporter of torch wrote the file."""
+    """Whether an exporter of torch wrote the file, or a tool that kept its names of results."""
     frozen: frozenset[str] = frozenset()
     """Parameters that the file says are not trained; from here on they are buffers."""
 
@@ -155,18 +163,18 @@ class Provenance:
         return not self.is_torch or (result is not None and result[1] in _OF_SIZES)
 
     def is_made_up(self, name: str, node: str) -> bool:
-        """Whether an exporter of torch made up the name, for a copy or for new numbers.
+        """Whether an exporter made up the name, for a copy or for new numbers.
 
         node: the name of a node that reads it, which identifies the exporter. A tool that saved the
         file may have computed the result of any node from parameters; literals are Constant.
         """
-        if not self.is_torch:
-            return name.startswith("onnx::")
-        is_exported = node.startswith(_EXPORTED)
-        if is_anonymous(name):
+        is_exported, result = node.startswith(_EXPORTED), _RESULT.match(name)
+        if is_anonymous(name) and (self.is_torch or "onnx::" in name):
             return is_exported or name in self.stored
-        result, is_called = _RESULT.match(name), _CALLED.match(name) is not None
-        return (is_exported and is_called) or (result is not None and result[1] != "Constant")
+        if (is_exported and _CALLED.match(name)) or (result and result[1] != "Constant"):
+            return True
+        is_own = _VARIABLE.match(name) or _PLAIN.match(name)
+        return not is_own and any(map(_VARIABLE.match, self.stored))
 
     def mentioned(self, node: Node) -> list[str]:
         """Return the parameters in the call from which a node was made, in order."""
@@ -217,11 +225,10 @@ def read_provenance(model: Model) -> Provenance:
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
     for placeholder, kind, target in _LINE.findall(signature):
-        if kind == "PARAMETER" and target not in frozen:
-            parameters[placeholder] = target
-        else:
-            buffers[placeholder] = target
+        is_trained = kind == "PARAMETER" and target not in frozen
+        (parameters if is_trained else buffers)[placeholder] = target
     outputs = _OUTPUT.findall(signature)
+    made = (*model.initializers, *(name for node in model.nodes for name in node.outputs))
     is_listed = len(outputs) == len(model.outputs)
     return Provenance(
         bool(signature.strip()),
@@ -235,7 +242,7 @@ def read_provenance(model: Model) -> Provenance:
             for name, notes in model.value_metadata.items()
             if _FOLDED in notes
         },
-        model.producer.startswith(_TORCH),
+        model.producer.startswith(_TORCH) or any(map(_RESULT.match, made)),
         frozen,
     )
 

@@ -111,7 +111,7 @@ def unseen(
         if not notes.folded and _is_unknown(notes, group, lost, floats):
             return everything
         if not notes.folded:
-            own = {name for name in group.tensors - notes.listed if not _is_uniform(floats[name])}
+            own = {name for name in group.tensors - notes.listed if not is_uniform(floats[name])}
             found |= own | (read if own else set())
         others = _strangers(notes, group, lost)
         named = group.tensors.union(*(notes.folded.get(name, ()) for name in group.tensors))
@@ -199,7 +199,7 @@ def _is_unknown(
         return True
     gone, others = set(lost) - own, own.difference(lost)
     is_same = all(_is(_SAME, name) for name in gone)
-    return any(not is_same or not _is_uniform(floats[name]) for name in others if gone)
+    return any(not is_same or not is_uniform(floats[name]) for name in others if gone)
 
 
 def _strangers(notes: Provenance, group: _Group, lost: Sequence[str]) -> set[str]:
@@ -221,7 +221,7 @@ def _mergeable(notes: Provenance, floats: Mapping[str, Tensor]) -> set[str]:
         for name in notes.targets
         if name not in notes.stored
         or name not in floats
-        or _is_uniform(floats[name])
+        or is_uniform(floats[name])
         or counts[floats[name].values().tobytes()] > 1
     }
 
@@ -236,7 +236,8 @@ def _moved(notes: Provenance, floats: Mapping[str, Tensor], other: str) -> set[s
     }
 
 
-def _is_uniform(tensor: Tensor) -> bool:
+def is_uniform(tensor: Tensor) -> bool:
+    """Whether all entries are the same number."""
     values = tensor.values()
     return bool((values == values.reshape(-1)[:1]).all())
 
@@ -271,7 +272,7 @@ def _is_copy(notes: Provenance, node: Node, given: str, tensor: Tensor) -> bool:
     """
     is_matrix = node.op_type == "MatMul" and len(tensor.dims) == 2
     is_matrix |= node.op_type in RECURRENT and given in node.inputs[1:4]
-    if not node.name.startswith("/"):  # old exporters do not name modules
+    if "/" not in node.name or not notes.is_torch:  # old exporters do not name modules
         return is_matrix or node.op_type in _LAYERS
     module = module_of(node.name, notes.stored)
     own = {name[len(module) + 1 :] for name in notes.stored if name.startswith(f"{module}.")}
@@ -292,7 +293,7 @@ def module_of(node: str, stored: Iterable[str]) -> str:
         if parts and part.startswith(f"{parts[-1]}."):
             parts.pop()
         parts.append(part)
-    module = ".".join(parts)
+    module = node.partition("/")[0] + ".".join(parts)
     again = _NUMBER.sub("", module)
     is_known = any(name.startswith(f"{module}.") for name in stored)
     is_again = any(name.startswith(f"{again}.") for name in stored)

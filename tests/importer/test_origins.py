@@ -222,13 +222,16 @@ def test_without_notes_a_tensor_may_come_from_the_parameters_of_its_call(tmp_pat
 
 
 def test_a_file_whose_notes_were_dropped(tmp_path):
-    """A tool that rewrites files keeps names alone: those of calls are no names of parameters."""
+    """A tool that rewrites files keeps names alone: those of calls are no names of parameters.
+
+    Others give their own name as the producer's, and prefixes to names.
+    """
     proto = computed(["fc.bias"], tensor="exp")
     for item in proto.graph.node:
         item.name = f"node_{item.output[0]}"
     for entries in (proto.graph, *proto.graph.node, *proto.graph.value_info):
         del entries.metadata_props[:]
-    proto.producer_name = "pytorch"
+    proto.producer_name = "onnx.utils.extract_model"
     assert folded(proto, tmp_path) == {"fc.weight", "fc.bias", "exp"}
 
 
@@ -241,7 +244,7 @@ def test_as_exported_the_tensor_itself_is_trained(tmp_path):
 
 def unnamed(scope, op_type, shape, names=()):
     """A tensor with a made-up name, read by a node of a module."""
-    tensor = f"onnx::{op_type}_9"
+    tensor = f"{scope.partition('/')[0]}onnx::{op_type}_9"
     nodes = f'''["/first/MatMul"] h = MatMul(x, "first.weight")
         ["{scope}/{op_type}"] y = {op_type}(h, "{tensor}")'''
     stored = {"first.weight": weights(4, 4), tensor: weights(*shape)}
@@ -263,6 +266,7 @@ def unnamed(scope, op_type, shape, names=()):
         ("", "MatMul", (4, 2), (), False),
         ("/fc", "MatMul", (4, 2), ("fc.weight",), False),
         ("/block", "MatMul", (4, 2), ("block.fc.weight",), False),
+        ("p_/fc", "MatMul", (4, 2), ("p_fc.weight",), False),
         ("/fc", "Mul", (4,), ("fc.weight",), False),
         ("/fc", "Mul", (4,), (), False),
         ("", "Div", (4,), (), False),
@@ -314,7 +318,7 @@ def test_a_number_of_a_spelled_activation_may_be_trained(tmp_path, slope, more):
     assert bounds["w"] is not None
 
 
-@pytest.mark.parametrize("name", ["/f/MatMul", "/Constant_2", "/Exp", "/Reciprocal", "/Pow_1"])
+@pytest.mark.parametrize("name", ["/f/MatMul", "/Constant_2", "p_/Exp", "/Reciprocal", "/Pow_1"])
 @pytest.mark.parametrize("number", [4.0**-0.5, 1 / 0.7, 1.0])
 @pytest.mark.parametrize("as_node", [False, True])
 def test_what_a_tool_computed_from_parameters_has_no_bound(tmp_path, name, number, as_node):
@@ -326,10 +330,34 @@ def test_what_a_tool_computed_from_parameters_has_no_bound(tmp_path, name, numbe
     made = f'"{name}" = Constant<value = float[{value.size}] {{{str(value.tolist())[1:-1]}}}>()'
     stored = {"w": weights(4, 3), **({} if as_node else {name: value})}
     proto = model(f'{made * as_node} h = Mul(x, "{name}")  y = MatMul(h, w)', ("N", 4), stored)
-    proto.producer_name = "pytorch"
+    proto.producer_name = "pytorch" if as_node else "onnx.compose.merge_models"
     analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
     assert (analysis.network.grad_norm is None) is ("C" not in name)
     assert as_node or name in {item.name for item in analysis.parameters}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_own"),
+    [
+        ("m/d/mul/ReadVariableOp:0", True),
+        ("m/d/Reshape_1:0", True),  # an own parameter, moved
+        ("m/d/mul/y:0", True),
+        ("m/d/Exp:0", False),
+        ("ConstantFolding/m/d/truediv_recip:0", False),
+        ("const_fold_opt__3", False),
+    ],
+)
+def test_what_tensorflow_computed_from_parameters_has_no_bound(tmp_path, name, is_own):
+    weight = "m/d/Cast/ReadVariableOp:0"
+    nodes = f"""h = Mul(x, "{name}")  a = MatMul(h, "{weight}")  r = Relu(a)
+        y = MatMul(r, "m/d/transpose:0")"""
+    stored = {name: weights(4), weight: weights(4, 3)}
+    proto = model(nodes, ("N", 4), {**stored, "m/d/transpose:0": stored[weight].T})
+    proto.producer_name = "tf2onnx"
+    analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
+    assert (analysis.network.grad_norm is not None) is is_own
+    assert {item.name for item in analysis.parameters} == stored.keys()  # the transpose is tied
+    assert "LC027" in {item.code for item in analysis.diagnostics}  # for biases of zeros
 
 
 @pytest.mark.parametrize("producer", ["pytorch", ""])
