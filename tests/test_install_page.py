@@ -34,7 +34,7 @@ def test_the_table_has_the_versions_that_are_declared_and_tested() -> None:
 def test_the_table_of_extras_has_all_that_users_may_ask_for() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-    assert listed == set(LOWER_BOUNDS["EXTRAS"]) - {"models"}
+    assert listed == set(LOWER_BOUNDS["EXTRAS"])
     assert listed <= PROJECT["optional-dependencies"].keys()
 
 

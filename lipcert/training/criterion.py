@@ -32,7 +32,9 @@ Labels: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 _DIVISOR: Final = (
     "training: the loss was scaled by {factor:.6g} before backward(): the sum over the batch is "
     "divided by the constant {divisor:g} already, and any other factor changes the influence of "
-    "one example; call private.criterion(model(x), y).backward() as it is"
+    "one example; call private.criterion(model(x), y).backward() as it is (a GradScaler is for "
+    "16-bit numbers, and to accumulate gradients give the loader the size of the whole batch and "
+    "call private.step(x, y), with max_physical_batch in make_private)"
 )
 
 

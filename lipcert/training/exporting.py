@@ -32,7 +32,7 @@ from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.metadata import FROZEN, SIGNATURE
 from lipcert.training.modes import dropouts
-from lipcert.training.world import refuse_sharded
+from lipcert.training.world import refuse_incomplete
 
 _STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _EXAMPLES: Final = 2
@@ -130,7 +130,7 @@ def _inputs(module: object, example: object) -> tuple[Tensor, ...]:
     if not isinstance(module, nn.Module):
         raise UsageError(f"export: {module!r} is not an nn.Module")
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
-    refuse_sharded(module)
+    refuse_incomplete(module)
     if not given or not all(isinstance(item, Tensor) and item.dim() for item in given):
         raise UsageError(
             "export: give one batch of what the module reads, as in "

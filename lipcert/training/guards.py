@@ -47,8 +47,9 @@ NO_NUMBER: Final = (
 )
 _OTHER_TERM: Final = (
     "training: something besides private.criterion depends on the output of the network, so its "
-    "gradient is not the one that was bounded; leave out further terms of the loss, and hooks and "
-    "changes of the output"
+    "gradient is not the one that was bounded; call private.criterion(model(x), y) in place of a "
+    "loss of your own, state that loss to the mechanism (loss=Loss('cross-entropy', "
+    "label_smoothing=0.1)), and leave out further terms, hooks and changes of the output"
 )
 _ORDER: Final = (
     "in each step: draw a batch from private.loader, then optimizer.zero_grad(), "

@@ -142,6 +142,16 @@ def _are_the_same(ones: Sequence[tuple[object, int]], others: Sequence[tuple[obj
     )
 
 
+def refuse_watched(module: nn.Module) -> None:
+    """Raise UsageError if a run that is not closed has hooks on the module."""
+    hooks = module._forward_pre_hooks.values()
+    if any(isinstance(getattr(hook, "__self__", None), Hooks) for hook in hooks):
+        raise UsageError(
+            "training: the model is in a private run that is still open; end that one first: "
+            "private.close(), or train inside `with private:`"
+        )
+
+
 class Hooks:
     """The hooks on one module, until they are removed."""
 

@@ -28,9 +28,10 @@ from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal, whole
 from lipcert.training.batches import admitted, parted
+from lipcert.training.hooks import refuse_watched
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork, joined_labels
-from lipcert.training.world import refuse_sharded
+from lipcert.training.world import refuse_incomplete
 
 _DTYPES: Final = (torch.float32, torch.float64)
 _FIRST: Final = 16
@@ -61,7 +62,8 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
             f"training: {mechanism!r} is not a mechanism; give, for example, "
             "lipcert.training.Clipless(…)"
         )
-    refuse_sharded(model)
+    refuse_incomplete(model)
+    refuse_watched(model)
     if not isinstance(optimizer, Optimizer):
         raise UsageError(
             f"training: the optimizer is a {type(optimizer).__name__}; give a torch.optim.Optimizer"
@@ -259,7 +261,10 @@ def trained_parameters(
         if live.requires_grad:
             trained[match.recorded] = live
     if not trained:
-        raise UsageError("training: the optimizer trains no parameter of the model")
+        raise UsageError(
+            "training: the optimizer trains no parameter of the model; make it from those of its "
+            "parameters that need a gradient"
+        )
     if left:
         warnings.warn(
             f"training: the optimizer does not have {', '.join(left)}, which may be trained: they "

@@ -141,22 +141,16 @@ class DropoutWarning(UserWarning):
 
 def drawn(part: nn.Module) -> list[tuple[Any, str]]:
     """Return the numbers, with the parts that have them, by which a part draws masks of its own:
-    the dropout of torch's attention and recurrent layers; of somebody's own parts numbers called
-    so, the p of a part called so (stochastic depth of torchvision), and the p of dropouts in an
-    attention, which computes with them and does not call the dropouts."""
-    kind = type(part).__name__.lower()
-    named: list[tuple[Any, str]] = []
-    if isinstance(part, nn.MultiheadAttention | nn.RNNBase):
-        named = [(part, "dropout")]
-    elif not type(part).__module__.startswith("torch."):
-        is_drawing = any(word in kind for word in ("drop", "stochastic"))
-        own = [name for name in vars(part) if "drop" in name or (is_drawing and name == "p")]
-        inner = part.children() if "attention" in kind else ()
-        named = [(part, name) for name in own]
-        named += [(child, "p") for child in inner if isinstance(child, _DropoutNd)]
-    return [
-        (at, name) for at, name in named if isinstance(p := getattr(at, name), float) and p != 0.0
-    ]
+    those called so (also of torch's attention and recurrent layers), the p of somebody's own part
+    called so (stochastic depth of torchvision), and the p of dropouts in an attention, which
+    computes with them and does not call the dropouts."""
+    kind, is_torch = type(part).__name__.lower(), type(part).__module__.startswith("torch.")
+    is_drawing = not is_torch and any(word in kind for word in ("drop", "stochastic"))
+    own = [name for name in vars(part) if "drop" in name or (is_drawing and name == "p")]
+    inner = [child for child in part.children() if isinstance(child, _DropoutNd)]
+    found: list[tuple[Any, str]] = [(part, name) for name in own]
+    found += [(child, "p") for child in inner if "attention" in kind]
+    return [(at, name) for at, name in found if isinstance(p := getattr(at, name), float) and p]
 
 
 def without_drawn(module: nn.Module) -> AbstractContextManager[None]:

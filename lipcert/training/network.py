@@ -38,7 +38,7 @@ from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal
 from lipcert.training.exporting import copied, export, tied_names, without_fast_path
 from lipcert.training.modes import at_rest, refuse_active, resting
-from lipcert.training.world import refuse_sharded
+from lipcert.training.world import refuse_incomplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ def exported_network(
 ) -> Iterator[TrainedNetwork]:
     """Yield an imported copy of the module in evaluation mode; its file is removed after the
     block."""
-    refuse_sharded(module)
+    refuse_incomplete(module)
     own = copied(unwrapped(module)).eval()
     with tempfile.TemporaryDirectory() as folder:
         yield imported_network(own, example, Path(folder) / "model.onnx", settings)

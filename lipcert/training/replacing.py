@@ -20,7 +20,6 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.nn.parameter import is_lazy
 from torch.nn.utils import remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -31,6 +30,7 @@ from lipcert.training.exporting import copied, renewed
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.modes import MASKED, drawn, frozen, has_learnt
+from lipcert.training.world import refuse_incomplete
 
 _MOST_GROUPS: Final = 32
 _LEAST_CHANNELS: Final = 4
@@ -73,12 +73,7 @@ def make_trainable(
     """
     norm_floor = number("norm-floor", norm_floor)
     check_positive("norm-floor", norm_floor)
-    for name, part in module.named_modules():
-        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False)))):
-            raise UsageError(
-                f"make_trainable: {name or 'the module itself'} is a {type(part).__name__} that "
-                "does not know its channels yet; call the module once on an example before"
-            )
+    refuse_incomplete(module)
     own = copied(module)
     kind = None if mechanism is None else MECHANISMS[mechanism.kind]
     replacing = _Replacing(

@@ -40,7 +40,8 @@ _NOT_EVALUATED: Final = (
 )
 _OTHER_NETWORK: Final = (
     "is not that of the network that was bounded: the module was changed, has a hook or an "
-    "autograd function whose backward pass is not the derivative of its forward pass (detach), "
+    "autograd function whose backward pass is not the derivative of its forward pass (detach, as "
+    "in DoRA: train LoRA), "
     f"{UNLIKE}"
 )
 _CALLS: Final = (
@@ -187,7 +188,8 @@ def _refuse_changed(names: Iterable[str]) -> None:
         raise UsageError(
             f"training: forward passes in training mode change the buffer {changed[0]}: statistics "
             "of private examples would be kept, and saved, without noise; keep no running "
-            "statistics"
+            "statistics, and put a frozen part into evaluation mode before make_private, in which "
+            "it stays: model.features.eval()"
         )
 
 

@@ -30,6 +30,7 @@ from typing import Any, Final, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 
@@ -258,14 +259,23 @@ class World:
         return [words[rank].removeprefix(_FINE) for rank in range(self.ranks)]
 
 
-@torch.no_grad()
-def refuse_sharded(module: nn.Module) -> None:
-    """Raise UsageError for a module whose parameters are spread over several processes."""
-    if any(hasattr(item, "device_mesh") for item in module.parameters()):  # as a DTensor has
-        raise UsageError(
-            "training: parameters are split among processes (FSDP, tensor parallelism), none "
-            "of which holds the whole network; use DistributedDataParallel, or the plain module"
-        )
+def refuse_incomplete(module: nn.Module) -> None:
+    """Raise UsageError for a module that does not hold its code and all of its numbers here."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageError("training: a ScriptModule is not exported; give what was scripted")
+    for name, item in (*module.named_parameters(), *module.named_buffers()):
+        if hasattr(item, "device_mesh"):  # as a DTensor has
+            why = (
+                "is split among processes (FSDP, tensor parallelism), none of which holds the "
+                "whole network; use DistributedDataParallel, or the plain module"
+            )
+        elif is_lazy(item):
+            why = "of a lazy module has no shape yet; call the module once on an example"
+        elif item.is_meta:
+            why = "has no numbers (device 'meta'); call module.to_empty(device='cpu'), load weights"
+        else:
+            continue
+        raise UsageError(f"training: {name} {why}")
 
 
 def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

@@ -84,6 +84,10 @@ def test_no_copies() -> None:
     for whole in (private, private.loader, private.release):
         with pytest.raises(UsageError, match="neither copied nor pickled"):
             copy.deepcopy(whole)
+    with pytest.raises(UsageError, match="still open"):
+        private_run(network=lambda: private.model)
+    private.close()
+    private_run(network=lambda: private.model).close()
 
 
 def test_other_generators_repeat_no_noise() -> None:

@@ -238,7 +238,9 @@ def test_what_a_norm_does_besides_is_kept() -> None:
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda: make_trainable(ActNorm(4)), "a forward pass of its own"),
-    (lambda: make_trainable(nn.LazyBatchNorm2d()), "does not know its channels"),
+    (lambda: make_trainable(nn.LazyBatchNorm2d()), "lazy module has no shape"),
+    (lambda: make_trainable(nn.Linear(2, 2, device="meta")), "has no numbers"),
+    (lambda: make_trainable(torch.jit.script(nn.Linear(2, 2))), "give what was scripted"),
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor=0), "norm-floor"),
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor="1"), "norm-floor"),
 ])  # fmt: skip
