@@ -1,7 +1,7 @@
 """Of the rules of steps, and of what they share."""
 
 from tests import test_known_answers as known
-from tests.core import test_clipped_soundness, test_enclosures, test_masks
+from tests.core import test_clipped_soundness, test_enclosures, test_joined, test_masks
 from tests.core.rules import (
     test_activations,
     test_attained,
@@ -182,6 +182,16 @@ SHARED = [
         test_weights.test_members_of_a_frobenius_ball, "Conv", count=25),
     by_seeds("rules.windows:kernel_norm", "max(map(norm_up", "min(map(norm_up",
         test_weights.test_the_fallback_is_a_bound, "Conv", count=25),
+    by("rules.base:Rule.joined_pulled", "multiply_up(longest, share)", "share",
+        test_joined.test_known_constants, "halves"),
+    by("rules.concat:put_together", "reduce(add_up, column)", "max(column)",
+        test_joined.test_known_constants, "a sum inside a branch"),
+    by("rules.concat:put_together", "< 2", "< 3", test_joined.test_known_constants,
+        "halves in one branch"),
+    by("lines.steps:received", "moved = apart and", "moved = True or",
+        test_joined.test_known_constants, "two branches"),
+    by("lines.steps:received", "all(isinstance(step.op, Move) for step in readers)", "True",
+        test_joined.test_known_constants, "halves beside all"),
     by_seeds("rules.base:Rule.operand_gradients", "multiply_up(reach, cotangent.norm)", "reach",
         GRADIENTS, "Shift"),
     by_seeds("rules.base:Rule.tokens_pulled", "multiply_up(self.lipschitz(index), total)", "total",

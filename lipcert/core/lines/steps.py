@@ -155,7 +155,7 @@ def received(
     all generalised Jacobians. The shares of several `Move`s that read different entries are
     perpendicular, as each is 0 where another is not. A value without readers has cotangent 0. An
     earlier line may bound the share of a step that reads the value once. For tokens see
-    `with_tokens`.
+    `with_tokens`, for shares that come from inputs of one `Concat` `put_together`.
     """
     shares: list[Cotangent] = []
     found: Cotangent | None = None
@@ -168,7 +168,8 @@ def received(
         for index in places:
             spend()
             above = own.cotangents[step.output]
-            share = replace(rule.pulled(index, above), tokens=rule.tokens_pulled(index, above))
+            tokens, joined = rule.tokens_pulled(index, above), rule.joined_pulled(index, above)
+            share = replace(rule.pulled(index, above), tokens=tokens, joined=joined)
             if len(places) == 1:
                 known = own.edges.get((value, step.output), math.inf)
                 share = replace(share, norm=min(share.norm, known))
@@ -181,6 +182,11 @@ def received(
         return Cotangent(0.0)
     if apart:
         found = found.plus(Cotangent(sqrt_up(square)))
+    if len(shares) > 1 and all(share.joined for share in shares):
+        from lipcert.core.rules.concat import put_together  # noqa: PLC0415  for such alone
+
+        moved = apart and all(isinstance(step.op, Move) for step in readers)
+        found = put_together(found, shares, own.cotangents, moved)
     if not any(share.tokens for share in shares):
         return found
     from lipcert.core.rules.broadcasting import with_tokens  # noqa: PLC0415  for such alone

@@ -18,7 +18,7 @@ import numpy as np
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, norm_up
 from lipcert.core.program import Dense, Op, Operand, Shape, operands
-from lipcert.core.rules.facts import Cotangent, Fact, lengths_up
+from lipcert.core.rules.facts import Cotangent, Fact, Joined, lengths_up
 
 if TYPE_CHECKING:
     from lipcert.core.window_kinds import Conv
@@ -151,6 +151,16 @@ class Rule(ABC, Generic[OpT]):
             return None
         axis, total = cotangent.tokens
         return axis, multiply_up(self.lipschitz(index), total)
+
+    def joined_pulled(self, index: int, cotangent: Cotangent) -> Joined | None:
+        """Return `joined` of the cotangent that `pulled` returns; None if it is not known.
+
+        Proof: the chain rule.
+        """
+        if cotangent.joined is None:
+            return None
+        (name, shares), longest = cotangent.joined, self.lipschitz(index)
+        return name, tuple(multiply_up(longest, share) for share in shares)
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
         """Yield each operand with a bound of ‖∂loss/∂operand‖.

@@ -1,7 +1,7 @@
 """Values side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -11,7 +11,7 @@ from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval
 from lipcert.core.kinds import Concat
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.facts import Cotangent, Fact, Joined
 
 
 class ConcatRule(Rule[Concat]):
@@ -57,6 +57,36 @@ class ConcatRule(Rule[Concat]):
             _, part = cotangent.parts[index]
             return replace(part, norm=min(part.norm, cotangent.norm))
         return Cotangent(cotangent.norm)
+
+    def joined_pulled(self, index: int, _: Cotangent) -> Joined:
+        """The gradient at the places of this input, as it is."""
+        return self.output, tuple(float(k == index) for k in range(len(self.inputs)))
+
+
+def put_together(
+    found: Cotangent, shares: Sequence[Cotangent], above: Mapping[str, Cotangent], apart: bool
+) -> Cotangent:
+    """Return bounds of the sum of gradients, where all come from inputs of one `Concat`.
+
+    found: what else is known of the sum. above: cotangents of outputs. apart: whether no entry of
+    the sum is in two of the shares.
+
+    Proof: norms add up, so that the sum is at most Σ c_i‖g_i‖ long, for the sums c of the shares'
+    own and the gradients g_i of the inputs; at most √Σ c_i²·‖g‖ by Cauchy–Schwarz. If no two of
+    several perpendicular shares come from one input, their squares add up to at most
+    Σ_s (Σ_i c_si²)(Σ_i ‖g_i‖²) over the i of each share s, and so to the largest Σ_i c_si² times
+    ‖g‖². Attained: by parallel shares; by the longest of perpendicular ones.
+    """
+    known = [share.joined for share in shares if share.joined]
+    if len({name for name, _ in known}) > 1:
+        return found
+    columns = list(zip(*(own for _, own in known), strict=True))
+    sums = tuple(reduce(add_up, column) for column in columns)
+    longest = _root_sum_square(sums)
+    if apart and all(sum(c > 0.0 for c in column) < 2 for column in columns):
+        longest = max(_root_sum_square(own) for _, own in known)
+    norm = multiply_up(longest, above[known[0][0]].norm)
+    return replace(found, norm=min(found.norm, norm), joined=(known[0][0], sums))
 
 
 def _root_sum_square(lengths: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 
@@ -124,6 +124,9 @@ class Hull:
         return squares.hi
 
 
+Joined: TypeAlias = tuple[str, tuple[float, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Cotangent:
     """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known.
@@ -133,7 +136,8 @@ class Cotangent:
     0 ≤ t ≤ T, and 0 at all others. parts: the gradients at so many entries each, one after another
     in row-major order, that make up the whole; empty where not known. rows: a number of entries,
     and what holds of the gradient at every so many of them, cut likewise. tokens: an axis, counted
-    from the last, and ≥ Σ_i ‖the gradient at place i along it‖₂.
+    from the last, and ≥ Σ_i ‖the gradient at place i along it‖₂. joined: the output of a `Concat`,
+    and c: norm ≤ Σ c_i·‖the gradient of that output at the places of its input i‖.
     """
 
     norm: float
@@ -144,6 +148,7 @@ class Cotangent:
     parts: tuple[tuple[int, Cotangent], ...] = ()
     rows: tuple[int, Cotangent] | None = None
     tokens: tuple[int, float] | None = None
+    joined: Joined | None = None
 
     def along(self, shape: Shape) -> Cotangent | None:
         """Return bounds of the gradient at every run along the last axis of the value, or None."""
