@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lipcert.audit import observation, tape
 from lipcert.audit.observation import reduction_of
 from lipcert.audit.trace.blobs import StoredTensor
-from lipcert.audit.trace.records import Batch, IndexArray, Reduction, Step, word_of
+from lipcert.audit.trace.records import Batch, IndexArray, Reduction, word_of
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
 from lipcert.settings.values import check_positive, number
@@ -54,19 +54,15 @@ class _Pass:
 class Flight:
     """The step in progress.
 
-    step: what is known of it besides its passes. detailed: whether its tensors are recorded;
-    stores: whether its examples are, too; begun: whether what is observed once per step was.
+    detailed: whether its tensors are recorded; stores: whether its examples are, too; begun:
+    whether what is observed once per step was. known: members of the step besides its batches.
     """
 
-    step: Step
     detailed: bool
     stores: bool
     begun: bool = False
+    known: dict[str, Any] = field(default_factory=dict)
     passes: list[_Pass] = field(default_factory=list)
-
-    def note(self, **members: Any) -> None:
-        """Add members to the step."""
-        self.step = replace(self.step, **members)
 
     def enter(
         self, inputs: Mapping[str, Tensor], stated: Batch | None, source: Tensor | None
@@ -140,7 +136,7 @@ class Flight:
                 stacklevel=2,
             )
         for seen in self.passes:
-            loss = None if seen.loss is None else float(seen.loss.double().mean())
+            loss = None if seen.loss is None else float(seen.loss.mean(dtype=torch.float64))
             yield replace(seen.batch, loss=loss), seen.tensors, seen.drawn
 
     def _pass_of(self, logits: Tensor) -> _Pass | None:
@@ -153,9 +149,9 @@ class Flight:
 
 def described(
     index: Iterable[int] | Tensor | None = None,
-    sampler: str | None = None,
+    sampler: Sampling | str | None = None,
     rate: float | None = None,
-    reduction: str | None = None,
+    reduction: Reduction | str | None = None,
     divisor: float | None = None,
 ) -> Batch:
     """Return what a loop states about a batch; raise UsageError if it is invalid."""
@@ -177,7 +173,8 @@ def described(
 def index_of(index: Iterable[int] | Tensor) -> IndexArray:
     """Return the indices of examples in the data; raise UsageError unless they are whole numbers ≥
     0."""
-    values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(list(index))
+    given = index if isinstance(index, np.ndarray) else list(index)
+    values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(given)
     is_whole = values.dtype.kind in "iu" or not values.size
     if values.ndim != 1 or not is_whole or (values.size and values.min() < 0):
         raise UsageError("recorder: index: give one whole number, at least 0, for each example")
@@ -193,7 +190,7 @@ def _of_size(batch: Batch, size: int) -> Batch:
             f"recorder: {batch.examples} examples were described, and the first axis of the "
             f"network's input has {size}"
         )
-    return replace(batch, examples=size)
+    return batch if batch.examples == size else replace(batch, examples=size)
 
 
 class Drawn:

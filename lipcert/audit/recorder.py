@@ -38,9 +38,11 @@ from lipcert.audit.trace.records import (
     Batch,
     Declaration,
     ExamplesName,
+    Gradients,
     Manifest,
     Noise,
     OptimizerRecord,
+    Reduction,
     Step,
     declaration_of,
     merged,
@@ -48,6 +50,7 @@ from lipcert.audit.trace.records import (
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling
 from lipcert.settings.values import number, table, whole
 
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
@@ -105,8 +108,10 @@ class Recorder:
         self._follows = False
         self._depth = 0
         self._in_closure = False
-        if next(self._model.parameters(), None) is None:
+        first = next(self._model.parameters(), None)
+        if first is None:
             raise UsageError("recorder: the model has no parameters")
+        self._first = first
         if (self._folder / MANIFEST).exists():
             self._open()
         self._flight = self._next_flight()
@@ -187,9 +192,9 @@ class Recorder:
         self,
         *,
         index: Iterable[int] | Tensor | None = None,
-        sampler: str | None = None,
+        sampler: Sampling | str | None = None,
         rate: float | None = None,
-        reduction: str | None = None,
+        reduction: Reduction | str | None = None,
         divisor: float | None = None,
         source: Tensor | None = None,
     ) -> None:
@@ -222,18 +227,18 @@ class Recorder:
             std: standard deviation by group, as it is added; empty if no noise is drawn after all.
             generator: what it is drawn from; None is the global generator of the device.
         """
-        twin, seed = tape.current(), observation.seed_of(generator, self._device)
+        twin, seed = tape.current(), observation.seed_of(generator, self._first.device)
         if twin is not None:
             self._generator = generator
             twin.seeded(seed)
             twin.seed_all(generator)
         stds = dict(table("recorder: std", std, number))
         noise = Noise(stds, self.state_of(generator), observation.guessable(seed))
-        self._flight.note(noise=noise if stds else None)
+        self._flight.known["noise"] = noise if stds else None
 
     def state_of(self, generator: torch.Generator | np.random.Generator | None) -> str:
         """Return a digest of the state of a generator; None: of the global one of the device."""
-        return observation.noise_generator_digest(generator, self._device)
+        return observation.noise_generator_digest(generator, self._first.device)
 
     def gradients(
         self,
@@ -261,7 +266,7 @@ class Recorder:
 
         The clips that are declared determine what it hides, or else the stated noise: s/σ.
         """
-        noise, sigma = self._flight.step.noise, self._declaration.noise_multiplier
+        noise, sigma = self._flight.known.get("noise"), self._declaration.noise_multiplier
         if noise is None or not sigma:
             raise UsageError(
                 "twin: state what hides one example: recorder.declare(noise_multiplier=…), and "
@@ -274,7 +279,7 @@ class Recorder:
         }
         if not twin.batches:
             twin.relation = Neighbouring.REPLACE_ONE
-        twin.seeded(observation.seed_of(self._generator, self._device))
+        twin.seeded(observation.seed_of(self._generator, self._first.device))
         twin.released(
             self._clean,
             noised,
@@ -288,7 +293,8 @@ class Recorder:
     def _show(self, **gradients: Mapping[str, Tensor]) -> None:
         if self._flight.detailed:
             blobs = {kind: self._gradient_blob(shown) for kind, shown in gradients.items()}
-            self._flight.note(gradients=replace(self._flight.step.gradients, **blobs))
+            known = self._flight.known
+            known["gradients"] = replace(known.get("gradients", Gradients()), **blobs)
 
     def parameter_names(self) -> dict[nn.Parameter, str]:
         """Return the names that parameters have in the trace."""
@@ -311,13 +317,8 @@ class Recorder:
             self._writer.abandon()
         self.close()
 
-    @property
-    def _device(self) -> torch.device:
-        return next(self._model.parameters()).device
-
     def _next_flight(self) -> Flight:
-        step = Step(self._rank, self.step, 0.0)
-        return Flight(step, detailed=self._detail(self.step), stores=self._stores)
+        return Flight(detailed=self._detail(self.step), stores=self._stores)
 
     def _open(self) -> TraceWriter:
         """Return the writer; the first step begins the trace, so that declarations can come
@@ -351,11 +352,11 @@ class Recorder:
         """Make the observations that are made once per step."""
         flight = self._flight
         if not flight.begun:
-            flight.begun = True
+            flight.begun, self._first = True, next(self._model.parameters())
             if flight.detailed or self._every(self.step):
-                flight.note(weights_before=self._weights())
+                flight.known["weights_before"] = self._weights()
             elif self._follows:
-                flight.note(weights_start=self._weights())
+                flight.known["weights_start"] = self._weights()
         return flight
 
     def _before_forward(
@@ -387,7 +388,7 @@ class Recorder:
     def _begun(self) -> Flight:
         """Return the step in progress, at a forward pass."""
         flight = self._begin()
-        flight.note(arithmetic=observation.arithmetic_of(next(self._model.parameters())))
+        flight.known["arithmetic"] = observation.arithmetic_of(self._first)
         return flight
 
     def _before_transformed(self) -> None:
@@ -432,11 +433,12 @@ class Recorder:
         if self._depth > 1:
             return None
         flight = self._begin()
-        if flight.step.arithmetic is None:
-            flight.note(arithmetic=observation.arithmetic_of(next(self._model.parameters())))
-        flight.note(learning_rates=tuple(float(group["lr"]) for group in optimizer.param_groups))
+        known = flight.known
+        if "arithmetic" not in known:
+            known["arithmetic"] = observation.arithmetic_of(self._first)
+        known["learning_rates"] = tuple(float(group["lr"]) for group in optimizer.param_groups)
         if flight.detailed:
-            flight.note(optimizer=self._optimizer(optimizer))
+            known["optimizer"] = self._optimizer(optimizer)
         closure = keywords.get("closure", *arguments[1:2])
         if not callable(closure):
             self._see_applied()
@@ -456,8 +458,8 @@ class Recorder:
         return (arguments[0], watched, *arguments[2:]), keywords
 
     def _see_applied(self) -> None:
-        grads = {name: p.grad for name, p in self._model.named_parameters()}
-        seen = {name: grad for name, grad in grads.items() if grad is not None}
+        named = self._model.named_parameters() if self._flight.detailed else ()
+        seen = {name: p.grad for name, p in named if p.grad is not None}
         if seen:
             self._show(applied=seen)
 
@@ -470,15 +472,13 @@ class Recorder:
         writer, flight = self._open(), self._flight
         if self._drawn is not None and not self._drawn[0].ends():
             flight.forget_members()
-        flight.note(
-            time=time.time(),
-            batches=tuple(
-                self._with_examples(batch, tensors, drawn, writer)
-                for batch, tensors, drawn in flight.batches()
-            ),
-            weights_after=self._weights() if flight.detailed else None,
+        batches = tuple(
+            self._with_examples(batch, tensors, drawn, writer)
+            for batch, tensors, drawn in flight.batches()
         )
-        writer.append(flight.step)
+        if flight.detailed:
+            flight.known["weights_after"] = self._weights()
+        writer.append(Step(self._rank, self.step, time.time(), batches, **flight.known))
         self._follows = flight.detailed
         self._flight = self._next_flight()
 

@@ -142,7 +142,7 @@ class Codec(codec.Codec):
     def _written(self, kind: Any, record: object) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for item in self.plan(kind):
-            *outer, name = item.path
+            _, *outer, name = item.place.split(".")
             place = found.setdefault(outer[0], {}) if outer else found
             value = getattr(record, item.field.name)
             if item.optional and (not value or value == item.field.default):

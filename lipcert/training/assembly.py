@@ -321,8 +321,9 @@ class _Assembly:
         world, plan, bounds = self.world, calibration.plan, calibration.bounds
         for handle in network.outputs.join_in_training(network.module):
             self.undo.callback(handle.remove)
-        guard = StepGuard(network.module, trained, calibration.settings, enforcement.forward)
-        is_bare = enforcement.forward is not None and self.model is network.module
+        settings, forward = calibration.settings, enforcement.forward
+        guard = StepGuard(network.module, trained, settings, enforcement.leaves, forward)
+        is_bare = forward is not None and self.model is network.module
         hooks = Hooks(self.model, guard, plan, is_bare=is_bare)
         self.undo.callback(hooks.remove)
         self.undo.callback(_forget_compiled)
@@ -360,7 +361,6 @@ class _Assembly:
                 float(plan.batch),
                 bounds.loss_clip,
                 guard=guard,
-                leaves={n: x for n, x in enforcement.leaves.items() if n in trained},
                 gradients=enforcement.gradients,
             ),
             calibration=calibration,

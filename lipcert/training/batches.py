@@ -150,7 +150,6 @@ _UNDERFLOW: Final = 2.0**-62
 """More than the root of any square that underflows to 0 in float32."""
 
 
-@torch.no_grad()
 def admitted(x: Tensor, settings: Settings) -> Tensor:
     """Return the batch [examples, …] as it may enter the network, scaled into the domain if needed.
 

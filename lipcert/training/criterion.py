@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
-from lipcert.errors import UsageError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import Classes, checked_labels, label_set
 from lipcert.measure.losses import per_example_loss
 from lipcert.training.clipping.gradients import Asked
-from lipcert.training.guards import Passing, StepGuard, as_it_is
+from lipcert.training.guards import NO_NUMBER, Passing, StepGuard, as_it_is
 from lipcert.training.kept_numbers import is_finite
 from lipcert.training.modes import kept_as_they_are
 from lipcert.training.network import joined_labels
@@ -42,11 +42,10 @@ class PrivateLoss(nn.Module):
     """Σᵢ ℓᵢ / divisor of a batch; the gradients of calls for slices of the batch add up.
 
     divisor: B, the public constant. clip: the norm to which the loss gradient at the output is
-    clipped; None for no clip. leaves: the parameters by which autograd differentiates, by name.
-    gradients: returns the sum of per-example clipped gradients, under mechanisms that clip them. It
-    is called in the forward pass; its result is computed and stored in backward(), and autograd
-    does not run through the module. reduction: "sum", or "none" for the losses of single examples,
-    which a recorder uses.
+    clipped; None for no clip. gradients: returns the sum of per-example clipped gradients, under
+    mechanisms that clip them. It is called in the forward pass; its result is computed and stored
+    in backward(), and autograd does not run through the module. reduction: "sum", or "none" for the
+    losses of single examples, which a recorder uses.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class PrivateLoss(nn.Module):
         clip: float | None,
         *,
         guard: StepGuard,
-        leaves: Mapping[str, Tensor],
         gradients: Callable[[Tensor, Tensor], Asked] | None = None,
     ) -> None:
         super().__init__()
@@ -70,7 +68,6 @@ class PrivateLoss(nn.Module):
         self._divisor = divisor
         self._clip = clip
         self._guard = guard
-        self._leaves = leaves
         self._gradients = gradients
         self._run = as_it_is(super().__call__)
 
@@ -96,7 +93,7 @@ class PrivateLoss(nn.Module):
             if self._gradients is not None:
                 return self._clipped(self._gradients, logits, admissible, passing)
             total = per_example_loss(self._loss, passing.output, admissible, self._clip).sum()
-        return self._released(total, passing, lambda: _differentiated(total, self._leaves))
+        return self._released(total, passing, lambda: self._differentiated(total, passing.output))
 
     def _clipped(
         self,
@@ -134,6 +131,16 @@ class PrivateLoss(nn.Module):
         released.register_post_accumulate_grad_hook(put)  # type: ignore[no-untyped-call]
         return released
 
+    def _differentiated(self, total: Tensor, output: Tensor) -> Mapping[str, Tensor]:
+        """Return ∂total/∂θ for the parameters that the total depends on, through the output."""
+        if not total.requires_grad:
+            return {}
+        held = self._guard.leaves
+        cotangent, *found = torch.autograd.grad(total, [output, *held.values()], allow_unused=True)
+        if not is_finite(cotangent):
+            raise NoVerdictError(f"training: the loss gradient at the output is {NO_NUMBER}")
+        return {name: own for name, own in zip(held, found, strict=True) if own is not None}
+
     def _labels(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Check class numbers on their device; check all other labels as audits do."""
         if labels.dtype is torch.int64 and labels.dim() == 1 and self._classes and len(labels):
@@ -164,11 +171,3 @@ def _as_returned(logits: Tensor, labels: Tensor, shape: Shape) -> tuple[Tensor, 
 def _is_same_view(one: Tensor, other: Tensor) -> bool:
     first, second = ((x.shape, x.stride(), x.storage_offset()) for x in (one, other))
     return first == second
-
-
-def _differentiated(total: Tensor, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return ∂total/∂θ for the parameters that the total depends on."""
-    if not total.requires_grad:
-        return {}
-    found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
-    return {name: own for name, own in zip(trained, found, strict=True) if own is not None}

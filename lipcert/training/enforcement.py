@@ -107,16 +107,17 @@ class Enforcement:
     gradients: given the batch that went forward and its labels, returns the sum of clipped
     gradients by the module's names; None if autograd differentiates the pass. forward: returns the
     output for a batch from a pass of the bounded graph that `gradients`, or autograd, completes;
-    None if it has to be the module's own. leaves: what autograd differentiates that output by, by
-    the module's names. handles: hooks in the module. weight_decay: λ of ∇ℓ + λθ, if that is what is
-    clipped. masked: names of the parts whose dropout masks are drawn in every forward pass.
+    None if it has to be the module's own. leaves: what that pass reads, by the module's names;
+    those that require gradients are copies, which the guard keeps up to date. handles: hooks in the
+    module. weight_decay: λ of ∇ℓ + λθ, if that is what is clipped. masked: names of the parts whose
+    dropout masks are drawn in every forward pass.
     """
 
     project: Callable[[], None]
     present: Callable[[], Calibration]
+    leaves: Mapping[str, Tensor]
     gradients: Callable[[Tensor, Tensor], Asked] | None = None
     forward: Callable[[Tensor], Tensor] | None = None
-    leaves: Mapping[str, Tensor] = field(default_factory=dict)
     handles: tuple[RemovableHandle, ...] = ()
     weight_decay: float | None = None
     masked: tuple[str, ...] = ()
@@ -132,22 +133,23 @@ def enforced(
 
     still: the parts that stay in evaluation mode.
     """
-    match mechanism:
-        case GradientClipping():
-            return _clipped(network, planned, mechanism, still)
-        case BackpropClipping():
-            return _clipped_backprop(network, planned)
+    leaves = network.leaves()
+    if isinstance(mechanism, GradientClipping):
+        return _clipped(network, leaves, planned, mechanism, still)
+    graph = planned.bounds.graph
+    forward = bounded_pass(network, graph, leaves)
+    if isinstance(mechanism, BackpropClipping):
+        clips = install_clips(network.module, graph, network.matches)
+        return Enforcement(_nothing, lambda: planned, leaves, forward=forward, handles=clips)
     projector = Projector.of(
-        planned.bounds.graph,
+        graph,
         planned.settings,
         network.tensors(),
         orthogonalize=mechanism.orthogonalize if isinstance(mechanism, Clipless) else 0,
     )
-    leaves = network.leaves()
-    forward = bounded_pass(network, planned.bounds.graph, leaves)
     if not isinstance(mechanism, WeightClipping):
-        return Enforcement(projector.project, lambda: planned, forward=forward, leaves=leaves)
-    trained = [name for name, item in planned.bounds.graph.parameters.items() if item.trainable]
+        return Enforcement(projector.project, lambda: planned, leaves, forward=forward)
+    trained = [name for name, item in graph.parameters.items() if item.trainable]
     free = {name: item for name, item in network.tensors().items()
             if name in trained and name not in projector.constrained}  # fmt: skip
     noise = AdaptiveNoise(
@@ -156,7 +158,7 @@ def enforced(
         projector.radii,
         mechanism.slack,
     )
-    return Enforcement(projector.project, noise.present, forward=forward, leaves=leaves)
+    return Enforcement(projector.project, noise.present, leaves, forward=forward)
 
 
 def bounded_pass(
@@ -194,11 +196,12 @@ def _norms(projector: Projector, free: Mapping[str, Tensor]) -> Mapping[str, flo
 
 def _clipped(
     network: TrainedNetwork,
+    leaves: Mapping[str, Tensor],
     planned: Calibration,
     mechanism: GradientClipping,
     still: Container[nn.Module],
 ) -> Enforcement:
-    run, tensors = planned.bounds, network.tensors()
+    run = planned.bounds
     decay = mechanism.weight_decay if mechanism.decay == "inside" else None
     masked = tuple(
         name for name, part in dropouts(network.module).items() if part not in still and part.p
@@ -225,12 +228,14 @@ def _clipped(
         return Enforcement(
             _nothing,
             lambda: planned,
+            leaves,
             gradients=singly.of_last_pass,
             handles=masks.handles,
             weight_decay=decay,
             masked=masked,
         )
-    live = LiveNetwork.of(run.graph, tensors)
+    plain = {name: own.detach() for name, own in leaves.items()}
+    live = LiveNetwork.of(run.graph, network.by_graph(plain))
     sums = ClippedGradients(live, ClipRule.of(run, mechanism.weight_decay))
 
     def gradients(x: Tensor, y: Tensor) -> Asked:
@@ -242,18 +247,11 @@ def _clipped(
     return Enforcement(
         _nothing,
         lambda: planned,
+        leaves,
         gradients=gradients,
         forward=sums.forward if opens else None,
         weight_decay=decay,
     )
-
-
-def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcement:
-    graph = planned.bounds.graph
-    handles = install_clips(network.module, graph, network.matches)
-    leaves = network.leaves()
-    forward = bounded_pass(network, graph, leaves)
-    return Enforcement(_nothing, lambda: planned, forward=forward, leaves=leaves, handles=handles)
 
 
 def _nothing() -> None:

@@ -19,11 +19,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function, FunctionCtx
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -36,7 +36,6 @@ from lipcert.training.kept_numbers import (
     are_equal,
     first_difference,
     first_without_number,
-    is_finite,
 )
 from lipcert.training.modes import kept_as_they_are
 from lipcert.training.same_network import refuse_hooked, require_output
@@ -74,6 +73,8 @@ def refuse_modes() -> None:
             "training: a transformation of torch.func (grad, vmap, jvp) is active around the "
             "forward pass; use it only in evaluation mode, on model.eval() or under no_grad()"
         )
+    if not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()):
+        return
     functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [mode for mode in functions if type(mode) is not DeviceContext]
     modes += _get_current_dispatch_mode_stack()
@@ -96,25 +97,18 @@ def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-class _Detached(Function):
-    """A copy with a history of its own, through which nothing may be differentiated."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, anchor: Tensor, output: Tensor) -> Tensor:
-        """Return the numbers of the output, copied."""
-        del ctx, anchor
-        return output.clone()
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *cotangents: Any) -> tuple[None, None]:
-        """Refuse: only the criterion may differentiate the output."""
-        del ctx, cotangents
-        raise UsageError(_OTHER_TERM)
+def _refuse_other_terms(cotangent: Tensor) -> None:
+    del cotangent
+    raise UsageError(_OTHER_TERM)
 
 
-def _refuse_no_number(cotangent: Tensor) -> None:
-    if not is_finite(cotangent):
-        raise NoVerdictError(f"training: the loss gradient at the output is {NO_NUMBER}")
+@cache
+def _anchor() -> Tensor:
+    """Return a 0 that gives copies of outputs a history, through which nothing may be
+    differentiated."""
+    anchor = torch.zeros((), device="cpu", requires_grad=True)
+    anchor.register_hook(_refuse_other_terms)  # type: ignore[no-untyped-call]
+    return anchor
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +116,6 @@ class _CurrentBatch:
     """The batch of the current step: its size, and how many examples have reached each stage."""
 
     examples: int
-    entered: int = 0
     lost: int = 0
     """Examples whose loss was computed."""
     returned: int = 0
@@ -145,10 +138,7 @@ class Passing:
     def __init__(self, batch: _CurrentBatch, output: Tensor) -> None:
         self.batch, self.output = batch, output
         self.is_back = False
-        if output.requires_grad:
-            output.register_hook(_refuse_no_number)  # type: ignore[no-untyped-call]
-        anchor = torch.empty(0, requires_grad=True)
-        self.copied: Tensor | None = _Detached.apply(anchor, output.detach())  # type: ignore[no-untyped-call]
+        self.copied: Tensor | None = output.detach() + _anchor()
         self._caller = weakref.ref(self.copied)
 
     def is_of(self, logits: Tensor) -> bool:
@@ -172,7 +162,9 @@ class StepGuard:
     """Watches one module and the parameters that its optimizer trains.
 
     trained: the trained parameters, by name. bounded: returns the output of the bounded graph; None
-    if the module's own is released.
+    if the module's own is released. leaves: what the bounded graph reads, by name; those of the
+    trained parameters are kept at the values after the last step, and nobody else has them.
+    numbers: refuses changes of numbers outside of steps.
     """
 
     def __init__(
@@ -180,19 +172,17 @@ class StepGuard:
         module: nn.Module,
         trained: Mapping[str, nn.Parameter],
         settings: Settings,
+        leaves: Mapping[str, Tensor],
         bounded: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self._trained = dict(trained)
+        self.trained = dict(trained)
         self._settings = settings
         self._bounded = bounded
-        self._numbers = KeptNumbers(module, self._trained)
+        self._takes_autocast = settings.enforced.clips_gradients  # sums what it has measured
+        self.leaves = {name: own for name, own in leaves.items() if name in self.trained}
+        self.numbers = KeptNumbers(module, self.trained, self.leaves)
         self._batch: _CurrentBatch | None = None
         self._sums: dict[str, Tensor] = {}
-
-    @property
-    def trained(self) -> Mapping[str, nn.Parameter]:
-        """The trained parameters by their names."""
-        return self._trained
 
     @property
     def output(self) -> Tensor | None:
@@ -214,21 +204,19 @@ class StepGuard:
         self._batch = _CurrentBatch(examples)
         self._sums.clear()
 
-    def entering(self, x: Tensor) -> Tensor:
-        """Check the start of a forward pass in training mode; return an admissible copy of x.
+    def entering(self, x: Tensor) -> None:
+        """Check the start of a forward pass in training mode, and keep an admissible copy of x.
 
-        What is released is computed from another copy, which no code of the module sees.
+        What is released is computed from this copy, which no code of the module sees.
         """
         batch = self._current_batch("a forward pass in training mode")
         self._require_plain(x.device)
-        self._numbers.require()
-        batch.entered += len(x)
+        self.numbers.require()
         batch.is_open = True
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
         if self._bounded is not None:
             with kept_as_they_are():
                 batch.begun = Passing(batch, self._bounded(batch.inputs))
-        return batch.inputs.clone()
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
         """Raise UsageError unless these have the number and the shapes of the bounded network's
@@ -284,9 +272,9 @@ class StepGuard:
 
     def refuse_lost(self) -> None:
         """Raise NoVerdictError if weights are NaN or infinite: no example has a gradient there."""
-        place = first_without_number(list(self._trained.values()))
+        place = first_without_number(list(self.trained.values()))
         if place is not None:
-            raise NoVerdictError(f"training: {list(self._trained)[place]} is {NO_NUMBER}")
+            raise NoVerdictError(f"training: {list(self.trained)[place]} is {NO_NUMBER}")
 
     def returning(self, passing: Passing) -> None:
         """Check the start of a backward pass through the criterion."""
@@ -301,26 +289,26 @@ class StepGuard:
             self._refuse_left_over()
         self._require_plain(passing.output.device)
         passing.refuse_hooks()
-        refuse_hooked(self._trained)
+        refuse_hooked(self.trained)
         passing.is_back = True
         batch.returned += len(passing.output)
 
-    @torch.no_grad()
     def put(self, gradients: Mapping[str, Tensor]) -> None:
         """Add newly computed gradients of some examples to `.grad`.
 
         They are kept as they come, and never written to: two of them may be one tensor.
         """
-        self._numbers.require()
-        for name, gradient in gradients.items():
-            parameter, total = self._trained[name], self._sums.get(name)
-            own = gradient.to(parameter)
-            self._sums[name] = own if total is None else total + own
-            present = parameter.grad
-            if present is None:  # in the same memory layout, as fused optimizers require
-                parameter.grad = torch.empty_like(parameter).copy_(own)
-            else:
-                present.add_(own)
+        (self.numbers.require if self._bounded is None else self.numbers.require_kept)()
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                parameter, total = self.trained[name], self._sums.get(name)
+                own = gradient.to(parameter)
+                self._sums[name] = own if total is None else total + own
+                present = parameter.grad
+                if present is None:  # in the same memory layout, as fused optimizers require
+                    parameter.grad = torch.empty_like(parameter).copy_(own)
+                else:
+                    present.add_(own)
 
     def stepping(self, unmanaged: Sequence[str]) -> None:
         """Check that the optimizer may step.
@@ -334,33 +322,25 @@ class StepGuard:
                 f"{batch.returned} of them went through backward(): every example counts once; "
                 f"{_ORDER}"
             )
-        _refuse_unmanaged(unmanaged)
+        if unmanaged:
+            raise UsageError(
+                f"training: the optimizer trains {', '.join(unmanaged[:3])}, which did not exist, "
+                "or was frozen, when make_private was called; its gradient would be released "
+                "without noise"
+            )
         refuse_modes()
-        self._numbers.require(anew=True)
+        self.numbers.require(anew=True)
         self._refuse_touched()
 
     def settle(self) -> None:
         """End the step: the next one begins with the present weights."""
         self._batch = None
         self._sums.clear()
-        self._numbers.settle()
-
-    def keep(self) -> None:
-        """Refuse changes of untrained numbers from now on."""
-        self._numbers.keep()
-
-    def refuse_moved(self) -> None:
-        """Raise UsageError unless all numbers are those that the last step left."""
-        self._numbers.require(anew=True)
-
-    def refuse_unreleased(self) -> None:
-        """At the end of the run, raise UsageError for numbers that no release left, on any
-        device."""
-        self._numbers.require_released()
+        self.numbers.settle()
 
     def _require_plain(self, device: torch.device) -> None:
         """Raise UsageError where torch computes something else than it is asked for."""
-        if not self._settings.enforced.clips_gradients:  # which sums what it has measured
+        if not self._takes_autocast:
             refuse_autocast(device)
         refuse_modes()
 
@@ -371,7 +351,7 @@ class StepGuard:
 
     def _refuse_left_over(self) -> None:
         """Raise UsageError for gradients from an earlier step."""
-        for name, parameter in self._trained.items():
+        for name, parameter in self.trained.items():
             if parameter.grad is not None and bool(parameter.grad.any()):
                 raise UsageError(
                     f"training: {name} has a gradient from before this batch; call "
@@ -380,7 +360,7 @@ class StepGuard:
 
     def _refuse_touched(self) -> None:
         """Raise UsageError for gradients that the criterion did not put there."""
-        present = {name: item.grad for name, item in self._trained.items() if item.grad is not None}
+        present = {name: item.grad for name, item in self.trained.items() if item.grad is not None}
         infinite = first_without_number(list(present.values()))
         if infinite is not None:
             name = list(present)[infinite]
@@ -396,12 +376,3 @@ class StepGuard:
                     "optimizer.step(), where it is not noised yet; leave out further terms of the "
                     "loss, and clip or scale in the mechanism, or after the noise"
                 )
-
-
-def _refuse_unmanaged(unmanaged: Sequence[str]) -> None:
-    if unmanaged:
-        raise UsageError(
-            f"training: the optimizer trains {', '.join(unmanaged[:3])}, which did not exist, "
-            "or was frozen, when make_private was called; its gradient would be released without "
-            "noise"
-        )

@@ -22,13 +22,14 @@ from lipcert.audit import tape
 from lipcert.audit.observation import apart as split
 from lipcert.audit.observation import side_by_side
 from lipcert.audit.recorder import Recorder
-from lipcert.audit.trace.records import IndexArray
+from lipcert.audit.trace.records import IndexArray, Reduction
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.training.batches import Arguments
 from lipcert.training.clipping.backprop import CLIPS
 from lipcert.training.exporting import OF_RUN
 from lipcert.training.guards import StepGuard, as_it_is
+from lipcert.training.kept_numbers import parts_of
 from lipcert.training.modes import Resting
 
 
@@ -100,13 +101,15 @@ class Shorter:
         vars(forward)[OF_RUN] = own
         module.forward = forward
 
-    def expect(self, x: Tensor, output: Tensor) -> None:
-        """Announce a forward pass in training mode on x, whose output is known."""
+    def expects(self, x: Tensor, output: Tensor) -> bool:
+        """Announce a forward pass in training mode on x, whose output is known; return whether it
+        is left out."""
         if not self._is_quiet:
             before, self._known = self._known, _attributes(self._module)
             self._is_quiet = before is not None and _are_the_same(before, self._known)
         is_seen = not self._is_quiet or self._is_watched() or torch.compiler.is_compiling()
         self._expected = None if is_seen else (x, output)
+        return not is_seen
 
     def remove(self) -> None:
         """Restore the module's own forward pass."""
@@ -118,8 +121,8 @@ class Shorter:
     def _is_watched(self) -> bool:
         return any(_GLOBAL) or any(
             not isinstance(hook, _OWN)
-            for part in self._module.modules()
-            if part is not self._module
+            for part in parts_of(self._module)
+            if part is not self._module and (part._forward_hooks or part._forward_pre_hooks)
             for hook in (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
         )
 
@@ -236,17 +239,15 @@ class Hooks:
         twin = tape.current()
         if twin is not None:
             twin.enters(arguments)
-        if len(arguments) == 1:
-            x = self._guard.entering(arguments[0])
-            self._describe(len(x), arguments[0])
-            known = self._guard.output
-            if self._shorter is not None and known is not None:
-                self._shorter.expect(x, known)
-            return (x,), {}
-        given = side_by_side(arguments)
-        x = self._guard.entering(given)
-        self._describe(len(x), given)
-        return split(x, arguments), {}
+        is_alone = len(arguments) == 1
+        given = arguments[0] if is_alone else side_by_side(arguments)
+        self._guard.entering(given)
+        self._describe(len(given), given)
+        known, shorter = self._guard.output, self._shorter
+        if is_alone and known is not None and shorter and shorter.expects(given, known):
+            return arguments, {}
+        x = self._guard.inputs.clone()
+        return (x,) if is_alone else split(x, arguments), {}
 
     def _in_order(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
         """Return all arguments by position; empty if the keywords are not the next ones of
@@ -268,10 +269,10 @@ class Hooks:
         self._seen += count
         self._passes += 1
         self._recorder.batch(
-            index=self._index[start : start + count].tolist(),
-            sampler=self._plan.sampling.value,
+            index=self._index[start : start + count],
+            sampler=self._plan.sampling,
             rate=self._plan.batch / self._plan.dataset_size,
-            reduction="sum",
+            reduction=Reduction.SUM,
             divisor=float(self._plan.batch),
             source=source,
         )

@@ -7,14 +7,14 @@ report equality, or finiteness, that does not hold, however sums are rounded.
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from lipcert.errors import UsageError
-from lipcert.measure.gradient_norms.squares import is_channels_last
 
 _PLAIN: Final = frozenset({torch.float32, torch.float64})
 _memcmp: Final = ctypes.CDLL(None).memcmp
@@ -30,9 +30,8 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same dtype, shape, and numbers (or bits)."""
     if one.dtype is not other.dtype or one.shape != other.shape:
         return False
-    size = _bytes(one, other)
-    is_same = size and _memcmp(one.data_ptr(), other.data_ptr(), size) == 0
-    return bool(is_same) or torch.equal(one, other)
+    is_same = _are_plain(one, other) and _memcmp(one.data_ptr(), other.data_ptr(), one.nbytes) == 0
+    return is_same or torch.equal(one, other)
 
 
 def first_difference(ones: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
@@ -86,12 +85,11 @@ def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([item.detach().reshape(-1) for item in tensors])
 
 
-def _bytes(one: Tensor, other: Tensor) -> int:
-    """Return the size of two tensors of one shape and dtype if both are one piece of main memory,
-    in one layout, whose bits determine the entries; otherwise 0."""
-    are_known = one.is_cpu and other.is_cpu and one.dtype in _PLAIN
-    are_alike = are_known and one.stride() == other.stride() and one.is_neg() == other.is_neg()
-    return one.nbytes if are_alike and (one.is_contiguous() or is_channels_last(one)) else 0
+def _are_plain(one: Tensor, other: Tensor) -> bool:
+    """Whether the entries of both lie in main memory, in order, and are what their bits say."""
+    are_here = one.is_cpu and other.is_cpu and one.dtype in _PLAIN
+    are_in_order = are_here and one.is_contiguous() and other.is_contiguous()
+    return are_in_order and not (one.is_neg() or other.is_neg())
 
 
 def _are_here(tensors: Sequence[Tensor]) -> bool:
@@ -101,28 +99,39 @@ def _are_here(tensors: Sequence[Tensor]) -> bool:
 class KeptNumbers:
     """Compares a module's parameters and buffers with their values after the last step.
 
-    trained: the trained parameters, by name. All other numbers are compared from `keep` on.
+    trained: the trained parameters, by name. All other numbers are compared from `keep` on. copies:
+    tensors that hold the values after the last step, for some of the trained parameters.
     """
 
-    def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: Mapping[str, nn.Parameter],
+        copies: Mapping[str, Tensor],
+    ) -> None:
         self._module = module
         self._trained = trained
-        self._present = {name: item.detach() for name, item in self._untrained().items()}
-        self._left = {name: item.detach().clone() for name, item in trained.items()}
+        self._others = self._untrained()
+        self._present = {name: item.detach() for name, item in self._others.items()}
+        self._left = {
+            name: copies[name].detach() if name in copies else item.detach().clone()
+            for name, item in trained.items()
+        }
+        self.settle()
         self._places = {name: _place(item) for name, item in trained.items()}
-        pairs = zip(trained.values(), self._left.values(), strict=True)
-        self._bytes = [_bytes(*pair) for pair in pairs]
-        self._is_here = _are_here(list(self._left.values()))
+        pairs = list(zip(trained.values(), self._left.values(), strict=True))
+        self._bits = [(a.data_ptr(), b.data_ptr(), a.nbytes) for a, b in pairs if _are_plain(a, b)]
         self._kept: dict[str, Tensor] | None = None
 
-    @torch.no_grad()
     def settle(self) -> None:
         """Remember the present weights; call it after each step."""
-        torch._foreach_copy_(list(self._left.values()), list(self._trained.values()))
+        with torch.no_grad():
+            torch._foreach_copy_(list(self._left.values()), list(self._trained.values()))
 
     def keep(self) -> None:
         """Refuse changes of untrained numbers from now on."""
         self._kept = {name: item.detach().clone() for name, item in self._present.items()}
+        self._registered = _registered(self._module)
 
     def require(self, *, anew: bool = False) -> None:
         """Raise UsageError unless all numbers have their remembered values and addresses.
@@ -140,27 +149,15 @@ class KeptNumbers:
                     f"training: {name} was frozen since make_private was called, which noises its "
                     "gradient; freeze it before that, or leave it trained"
                 )
-        changed = self._first_moved() if self._is_here else _changed(self._trained, self._left)
+        is_same = len(self._bits) == len(self._left) and not any(starmap(_memcmp, self._bits))
+        changed = None if is_same else _changed(self._trained, self._left)
         if changed is not None:
             raise UsageError(
-                f"training: {changed} was changed since the last step by something other than the "
-                f"optimizer, so the bounds may not apply to these weights; {_PERTURBED}; use "
-                "private.restore() to go back to a checkpoint"
+                f"training: {changed} was changed since the last step by something "
+                f"other than the optimizer, so the bounds may not apply to these weights; "
+                f"{_PERTURBED}; use private.restore() to go back to a checkpoint"
             )
-        self._require_kept(anew=anew)
-
-    def _first_moved(self) -> str | None:
-        """Return the name of the first trained parameter that changed; None if all are equal.
-
-        They lie where they lay in the last step.
-        """
-        rows = zip(self._trained.items(), self._left.values(), self._bytes, strict=True)
-        for (name, item), left, size in rows:
-            can_tell = size and not item.is_neg()
-            is_same = can_tell and _memcmp(item.data_ptr(), left.data_ptr(), size) == 0
-            if not (is_same or are_equal(item, left)):
-                return name
-        return None
+        self.require_kept(anew=anew)
 
     def require_released(self) -> None:
         """Raise UsageError unless all numbers have their remembered values, on any device."""
@@ -172,14 +169,16 @@ class KeptNumbers:
                 "weights; private.restore() goes back to a checkpoint; average, quantise, or train "
                 "on with public examples after the `with` block"
             )
-        self._require_kept(anew=True)
+        self.require_kept(anew=True)
 
-    def _require_kept(self, *, anew: bool) -> None:
+    def require_kept(self, *, anew: bool = False) -> None:
         """Raise UsageError if an untrained parameter or buffer changed, or is new and would be
         saved."""
-        if self._kept is None:
+        if self._kept is None or not (self._kept or anew):
             return
-        present = self._untrained() if anew else {}
+        found = _registered(self._module) if anew else self._registered
+        is_same = [*map(id, found)] == [*map(id, self._registered)]
+        present = self._others if is_same else self._untrained()
         changed = _changed(self._present, self._kept) or (anew and _changed(present, self._kept))
         if changed:
             raise UsageError(
@@ -215,8 +214,27 @@ class KeptNumbers:
         return {name: item for name, item in named.items() if id(item) not in own}
 
 
-def _place(tensor: Tensor) -> tuple[object, ...]:
-    return tensor.data_ptr(), tensor.stride(), tensor.shape, tensor.dtype, tensor.is_cpu
+def _place(x: Tensor) -> tuple[object, ...]:
+    return x.data_ptr(), x.stride(), x.shape, x.dtype, x.is_cpu, x.is_neg()
+
+
+def parts_of(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield a module and its parts, shared ones repeatedly; in a third of the time of
+    `modules()`."""
+    yield module
+    for part in module._modules.values():
+        if part is not None:
+            yield from parts_of(part)
+
+
+def _registered(module: nn.Module) -> list[object]:
+    """Return names and members of all parts: parameters, buffers and parts."""
+    return [
+        item
+        for part in parts_of(module)
+        for members in (part._parameters, part._buffers, part._modules)
+        for item in (*members, *members.values())
+    ]
 
 
 def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str | None:

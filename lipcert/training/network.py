@@ -178,11 +178,14 @@ class TrainedNetwork:
         return self.by_graph({m.recorded: live[m.recorded].detach() for m in self.matches.values()})
 
     def leaves(self) -> Mapping[str, Tensor]:
-        """Return plain tensors by the module's names that share the memory of the live ones, and by
-        which autograd differentiates: it meets neither hooks nor classes of the live ones."""
+        """Return plain tensors by the module's names, by which autograd differentiates: it meets
+        neither hooks nor classes of the live ones. Those that require gradients are copies."""
         live = _named_tensors(self.module)
         found = {match.recorded: live[match.recorded] for match in self.matches.values()}
-        return {name: own.detach().requires_grad_(own.requires_grad) for name, own in found.items()}
+        return {
+            name: own.detach().clone().requires_grad_() if own.requires_grad else own.detach()
+            for name, own in found.items()
+        }
 
     def by_graph(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Translate tensors from the module's names and orientation to the graph's."""

@@ -228,7 +228,7 @@ class Private:
         """
         path = self._checkpoint()
         self.ledger.require_here()
-        self.release.guard.refuse_moved()
+        self.release.guard.numbers.require(anew=True)
         if self.world.is_first:
             write_checkpoint(path, {**self._parts(), **also}, self.releases)
         return path
@@ -258,11 +258,11 @@ class Private:
         """Check that untrained numbers are those that were bounded, and refuse later changes of
         them."""
         require_numbers(self.network, self.release.guard.trained)
-        self.release.guard.keep()
+        self.release.guard.numbers.keep()
 
     def export(self, path: str | Path) -> Path:
         """Write the network, with the weights that the last step left, as an ONNX file."""
-        self.release.guard.refuse_moved()
+        self.release.guard.numbers.require(anew=True)
         warn_of_others(self.network, self.calibration.bounds.graph, self.example)
         return export(self.network.module, self.example, path)
 
@@ -336,7 +336,7 @@ class Private:
                 error.add_note(f"closing the run failed, too: {further!r}")
             return
         try:
-            self.release.guard.refuse_unreleased()
+            self.release.guard.numbers.require_released()
         except BaseException as changed:
             self._end(changed)
             raise

@@ -91,7 +91,6 @@ class NoiseSource(OneProcess):
         self._is_alone = is_alone
         self._ahead: list[npt.NDArray[np.float32]] = []
 
-    @torch.no_grad()
     def add(
         self, gradients: Mapping[str, Tensor], stds: Mapping[str, float], *, ahead: bool = False
     ) -> None:
@@ -116,12 +115,12 @@ class NoiseSource(OneProcess):
         if any(item.dtype is torch.float64 for item in like):
             return torch.from_numpy(self.generator.standard_normal(count))
         pairs = (count + 1) // 2
-        if not (ahead and self._ahead and self._ahead[-1].shape[1] == pairs):
+        if not (ahead and self._ahead and len(self._ahead[-1]) == 2 * pairs):
             releases = max(1, _AHEAD // max(1, pairs)) if ahead else 1
             raw = self.generator.bit_generator.random_raw(releases * pairs)
             drawn = standard_normal(raw).reshape(2, releases, pairs)
-            self._ahead = [drawn[:, place] for place in reversed(range(releases))]
-        return torch.from_numpy(self._ahead.pop().reshape(-1))[:count]
+            self._ahead = [*drawn.swapaxes(0, 1).reshape(releases, -1)[::-1]]
+        return torch.from_numpy(self._ahead.pop())[:count]
 
     def _drawn_there(self, like: Sequence[Tensor]) -> Tensor:
         """Draw them in float64, whose tails reach further, by the generator of their GPU."""
@@ -187,12 +186,11 @@ class Release:
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.ledger.require_here()
-        with self._one_at_a_time, self.world.notifying():
+        with self._one_at_a_time, self.world.notifying(), torch.no_grad():
             self._refuse(optimizer, args, kwargs)
             calibration = self.enforcement.present()
-            by_group = calibration.noise_std
             stds = {
-                self.names[parameter]: by_group[group.name]
+                self.names[parameter]: group.noise_std
                 for group in calibration.groups
                 for parameter in group.parameters
             }
@@ -296,8 +294,9 @@ class Release:
 
     def _after(self, *unused: object) -> None:
         del unused
-        self.enforcement.project()
-        self.guard.settle()
+        with torch.no_grad():
+            self.enforcement.project()
+            self.guard.settle()
 
     def _unmanaged_parameters(self, optimizer: Optimizer) -> list[str]:
         """Return the names of what the optimizer is about to move and the run does not train."""

@@ -202,7 +202,7 @@ MISUSES = {
     "moved": ("model.head.weight.data = model.head.weight.data.clone()\n" + BACKWARD,
               "elsewhere in memory"),
     "negated": ("model.head.weight.data = torch._neg_view(model.head.weight.data)\n" + BACKWARD,
-                "head.weight was changed"),
+                "head.weight lies elsewhere"),
     "scaled by a hook": ("loss = criterion(model(x), y)\nloss.register_hook(lambda g: 2.0 * g)\n"
                          "loss.backward()", "scaled by 2 before"),
     "new parameter": ("new = nn.Parameter(torch.ones(3))\n"

@@ -99,7 +99,7 @@ def test_code_that_computes_something_else_is_told(
 
 def test_equal_weights_in_another_layout_are_refused() -> None:
     layer = nn.Linear(3, 3)
-    numbers = KeptNumbers(layer, {"weight": nn.init.eye_(layer.weight)})  # type: ignore[dict-item]
+    numbers = KeptNumbers(layer, {"weight": nn.init.eye_(layer.weight)}, {})  # type: ignore[dict-item]
     layer.weight.data = layer.weight.data.T
     with pytest.raises(UsageError, match="in another layout"):
         numbers.require()

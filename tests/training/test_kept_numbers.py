@@ -29,7 +29,7 @@ def registering() -> nn.Module:
 
 def test_what_was_refused_is_refused_again() -> None:
     module = registering()
-    numbers = KeptNumbers(module, {"inner.weight": module.inner.weight})
+    numbers = KeptNumbers(module, {"inner.weight": module.inner.weight}, {})
     numbers.keep()
     numbers.require(anew=True)
     module.register_buffer("late", torch.zeros(2))
@@ -41,7 +41,7 @@ def test_what_was_refused_is_refused_again() -> None:
 
 def test_numbers_that_lie_elsewhere_by_now_are_compared() -> None:
     module = registering()
-    numbers = KeptNumbers(module, {"inner.weight": module.inner.weight})
+    numbers = KeptNumbers(module, {"inner.weight": module.inner.weight}, {})
     numbers.keep()
     numbers.require(anew=True)
     before = module.inner.held.data

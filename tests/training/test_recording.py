@@ -14,6 +14,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Close
 from lipcert.errors import UsageError
 from lipcert.training import Loss, WeightClipping
+from lipcert.training.kept_numbers import KeptNumbers
 from lipcert.verbs import audit
 from tests.refusals import refused
 from tests.training.runs import (
@@ -204,7 +205,7 @@ def test_no_end_is_claimed_where_comparing_fails(
 ) -> None:
     private = private_run(tmp_path, steps=1)
     train(private)
-    monkeypatch.setattr(type(private.release.guard), "refuse_unreleased", lambda *unused: 1 / 0.0)
+    monkeypatch.setattr(KeptNumbers, "require_released", lambda *unused: 1 / 0.0)
     with pytest.raises(ZeroDivisionError):
         private.close()
     assert not isinstance(list(read_trace(tmp_path / "trace").events(0))[-1], Close)

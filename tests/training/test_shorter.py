@@ -184,8 +184,9 @@ def test_weights_that_change_between_the_passes_are_refused() -> None:
     private.optimizer.zero_grad()
     loss = private.criterion(private.model(x), y)
     private.model.head.weight.data.mul_(1.5)
+    loss.backward()
     with pytest.raises(UsageError, match="was changed since the last step"):
-        loss.backward()
+        private.optimizer.step()
 
 
 def test_a_closed_run_leaves_the_forward_of_the_module() -> None:

@@ -93,10 +93,10 @@ class FormError(ValueError):
 
 def spelled(members: Mapping[str, Any]) -> bytes:
     """Return the one spelling of an object; floats as the shortest decimal that reads back."""
-    text = json.dumps(
-        members, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-    return text.encode("ascii")
+    return _SPELLING.encode(members).encode("ascii")
+
+
+_SPELLING: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def understood(data: bytes) -> JsonObject:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 import torch
@@ -217,7 +217,7 @@ class LoweredNetwork:
     device: torch.device
     _functions: Mapping[str, Function]
     _operands: Mapping[str, Tensors]
-    _read_last: Mapping[str, tuple[str, ...]]
+    _steps: tuple[_Step, ...]
 
     @classmethod
     def of(
@@ -255,8 +255,8 @@ class LoweredNetwork:
         """
         _refuse_unknown(graph)
         functions = {node.name: function_of(node, like) for node in graph.nodes}
-        last = _last_readers(graph)
-        return cls(graph, {}, like.dtype, like.device, functions, {}, last).at(parameters)
+        steps = _steps_of(graph)
+        return cls(graph, {}, like.dtype, like.device, functions, {}, steps).at(parameters)
 
     def at(self, parameters: Mapping[str, Tensor]) -> Self:
         """Return the same network on these tensors, as `sharing` does."""
@@ -290,29 +290,32 @@ class LoweredNetwork:
                 f"{self.graph.input_name!r} of the model: [examples, *{expected}]"
             )
         values = {self.graph.input_name: x}
-        real = {part.name for part in self.graph.parts if part.ids is None}
-        for node in self.graph.nodes:
-            inputs = tuple(values[name] for name in node.inputs)
-            output = self._functions[node.name](inputs, self._operands[node.name])
-            if node.output in real:
+        for node, name, read, written, is_real, last in self._steps:
+            inputs = tuple([values[each] for each in read])
+            output = self._functions[name](inputs, self._operands[name])
+            if is_real:
                 output = output.to(self.dtype)
-            values[node.output] = output if tap is None else tap(node, inputs, output)
-            for name in self._read_last[node.name]:
-                del values[name]
+            values[written] = output if tap is None else tap(node, inputs, output)
+            for each in last:
+                del values[each]
             del inputs, output
         return values[self.graph.output_name]
 
 
-def _last_readers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """Return for each node the values that no later node reads."""
-    ends: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+_Step: TypeAlias = tuple[Node, str, tuple[str, ...], str, bool, tuple[str, ...]]
+"""A node: its name, what it reads and writes, whether that is a part of the input in real numbers,
+and which values no later node reads."""
+
+
+def _steps_of(graph: Graph) -> tuple[_Step, ...]:
+    real = {part.name for part in graph.parts if part.ids is None}
+    found: list[_Step] = []
     seen = {graph.output_name}
     for node in reversed(graph.nodes):
-        for name in dict.fromkeys((*node.inputs, node.output)):
-            if name not in seen:
-                seen.add(name)
-                ends[node.name].append(name)
-    return {name: tuple(values) for name, values in ends.items()}
+        last = tuple(x for x in dict.fromkeys((*node.inputs, node.output)) if x not in seen)
+        seen.update(last)
+        found.append((node, node.name, node.inputs, node.output, node.output in real, last))
+    return tuple(reversed(found))
 
 
 def _refuse_unknown(graph: Graph) -> None:
