@@ -277,14 +277,6 @@ Groups = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Signal:
-    """The norm of the mean of clipped gradients, or the mean norm if labels are random."""
-
-    whole: float
-    by_group: FloatArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Met:
     """Gradients of examples through one network.
 
@@ -296,18 +288,21 @@ class Met:
     groups: Groups
     norms: FloatArray
     largest: Mapping[str, float]
-    signals: Mapping[GradientClipping | None, _Signal]
+    signals: Mapping[GradientClipping | None, tuple[float, FloatArray]]
 
     def knows(self, clip: GradientClipping | None) -> bool:
         """Whether the signal after this clip is known."""
         return self.examples.is_drawn or clip in self.signals
 
-    def signal(self, clip: GradientClipping | None) -> _Signal:
-        """Return the signal after this clip, which must be known."""
+    def signal(self, clip: GradientClipping | None) -> tuple[float, FloatArray]:
+        """Return the signal after this clip, which must be known, and that of each group.
+
+        It is the norm of the mean of clipped gradients, or the mean norm if labels are random.
+        """
         if self.examples.is_drawn:
             left = _weights(clip, self.norms) * self.norms
             whole = np.mean(np.sqrt(np.sum(left**2, axis=0)))
-            return _Signal(float(whole), np.mean(left, axis=1))
+            return float(whole), np.mean(left, axis=1)
         return self.signals[clip]
 
 
@@ -355,7 +350,7 @@ def met(
     for clip, totals in sums.items():
         by_group = [math.hypot(*(_length(totals[name]) for name in group)) for group in names]
         found_by_group = np.array(by_group) / count
-        signals[clip] = _Signal(math.hypot(*found_by_group), found_by_group)
+        signals[clip] = math.hypot(*found_by_group), found_by_group
     return Met(examples, groups, norms, largest, signals)
 
 
@@ -366,10 +361,10 @@ def observed_of(own: Met, clip: GradientClipping | None, plain: Met) -> Observed
     plain: gradients of the same examples through the network that gradient clipping at C = 1 would
     run, by `RIVAL` among others.
     """
-    found, clipped = own.signal(clip), plain.signal(RIVAL)
+    (signal, by_group), (rival, of_rival) = own.signal(clip), plain.signal(RIVAL)
     norms, examples = own.norms, own.examples
     whole = np.sqrt(np.sum(norms**2, axis=0))
-    numbers = (whole, norms, found.by_group, clipped.by_group)
+    numbers = (whole, norms, by_group, of_rival)
     if not all(np.isfinite(item).all() for item in numbers):
         return None
     return Observed(
@@ -378,13 +373,11 @@ def observed_of(own: Met, clip: GradientClipping | None, plain: Met) -> Observed
         examples=len(examples),
         grad_norm_median=_median(whole),
         grad_norm_max=float(np.max(whole)),
-        signal=found.whole,
-        clipped_signal=clipped.whole,
+        signal=signal,
+        clipped_signal=rival,
         groups=tuple(
             ObservedGroup(name, _median(row), float(np.max(row)), *map(float, ends))
-            for name, row, *ends in zip(
-                own.groups, norms, found.by_group, clipped.by_group, strict=True
-            )
+            for name, row, *ends in zip(own.groups, norms, by_group, of_rival, strict=True)
         ),
         parameters=own.largest,
         of_norms=examples.is_drawn,

@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
-from lipcert.core.interval import exact
+from lipcert.core.interval import Interval, exact
+from lipcert.core.lower.values import Constant
 from lipcert.core.rules.activations import function
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -168,17 +169,7 @@ def of_one_rank(x: Sequence[Array]) -> list[Array]:
     return [item.reshape(len(item), *(1,) * (rank - item.ndim), *item.shape[1:]) for item in x]
 
 
-class _Ends(Protocol):
-    """Lower and upper ends of unknown numbers: an operand, a constant, an interval."""
-
-    @property
-    def lo(self) -> Array: ...
-
-    @property
-    def hi(self) -> Array: ...
-
-
-def member(ends: _Ends) -> Array:
+def member(ends: Constant | Interval | p.Operand) -> Array:
     """Return numbers between two ends: their value where they are equal, else the middle."""
     lo, hi = ends.lo, ends.hi
     return lo if lo is hi else np.where(lo == hi, lo, 0.5 * lo + 0.5 * hi)

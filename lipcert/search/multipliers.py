@@ -96,13 +96,13 @@ def multipliers(
     phases, kind = _SHARP if sharp else _PHASES, np.float32 if patience <= 1.0 else np.float64
     try:
         pieces = _pieces(descent, chain.steepest, hull, patience)
-        for piece in sorted(pieces, key=lambda row: -row.attained):
-            whole, floor = piece.problem, max(piece.attained, least)
+        for whole, places, attained in sorted(pieces, key=lambda piece: -piece[2]):
+            floor = max(attained, least)
             quick = replace(whole, fixed=whole.fixed.astype(kind))
             found = _tuned(quick, phases, floor) or _tuned(whole, phases, floor)
             if found is None:
                 return None
-            for own in piece.own:
+            for own in places:
                 numbers[own] = found.multipliers
             least = max(least, found.value)
     except np.linalg.LinAlgError:
@@ -136,9 +136,10 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
 
 def _pieces(
     descent: Descent, steepest: FloatArray, hull: bool, patience: float
-) -> Iterator[_Piece]:
+) -> Iterator[tuple[_Problem, Sequence[npt.NDArray[np.int64] | slice], float]]:
     """Yield the whole as one problem, or one problem for parts that are alike, if that is enough.
 
+    With each stand the unknown slopes of every part like it, and a value that it cannot go below.
     steepest: the transposed Jacobian at the largest slopes; no multipliers give less.
     """
     parts = parts_of(descent)
@@ -150,15 +151,15 @@ def _pieces(
         for rows in alike.values():
             columns = steepest[:, rows[0].top]
             problem = _Problem.of(rows[0].descent, hull, patience)
-            yield _Piece(problem, [part.own for part in rows], top(columns.T @ columns))
+            yield problem, [part.own for part in rows], top(columns.T @ columns)
         return
     attained = _largest(steepest.T @ steepest, hull)
     if len(alike) == 1:
         problem = _Problem.of(parts[0].descent, hull, patience)
         problem = replace(problem, size=descent.size, tops=np.array([part.top for part in parts]))
-        yield _Piece(problem, [part.own for part in parts], attained)
+        yield problem, [part.own for part in parts], attained
     else:
-        yield _Piece(_Problem.of(descent, hull, patience), [slice(None)], attained)
+        yield _Problem.of(descent, hull, patience), [slice(None)], attained
 
 
 def _tuned(problem: _Problem, phases: _Phases, attained: float) -> _State | None:
@@ -223,15 +224,6 @@ class _State:
             inverse[own, lower] = inverse[lower, own].T
             inverse[own, own] = panel.root.T @ panel.root + part @ inverse[lower, own]
         return values, inverse
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Piece:
-    """A problem, the unknown slopes of each part like it, and a lower bound for the multipliers."""
-
-    problem: _Problem
-    own: Sequence[npt.NDArray[np.int64] | slice]
-    attained: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
