@@ -153,7 +153,7 @@ def _unmatched(graph: Graph, names: list[str], why: str) -> NoVerdictError:
 INPUT: Final = "input"
 LABELS: Final = "labels"
 _AFTER: Final = "after "
-_STATISTICS: Final = ("running_mean", "running_var")
+STATISTICS: Final = ("running_mean", "running_var")
 
 
 _MOST_NUMBERS: Final = 2**24
@@ -299,7 +299,7 @@ class RecordedRun:
         statistics = {
             name: item.astype(np.float64).reshape(-1)
             for name, item in snapshot.items()
-            if name.rpartition(".")[2] in _STATISTICS
+            if name.rpartition(".")[2] in STATISTICS
         }
         constants = [
             operand.array.reshape(-1)
@@ -313,7 +313,7 @@ class RecordedRun:
             stored = [node.operands.get(role) for role in ("mean", "variance")]
             match = self.names.get(node.operands["scale"].parameter or "")
             prefix = None if match is None else match.recorded.rpartition(".")[0]
-            for kind, operand in zip(_STATISTICS, stored, strict=True):
+            for kind, operand in zip(STATISTICS, stored, strict=True):
                 array = None if operand is None else operand.array
                 if prefix is None or f"{prefix}.{kind}" not in statistics:
                     values = [item for key, item in statistics.items() if key.endswith(kind)]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack import proposals
-from lipcert.audit.bounds import Claims
+from lipcert.audit.bounds import Claims, are_made_anew
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.records import Check, CheckReport, Verdict
@@ -304,14 +304,16 @@ class Replayer:
         """Report that nothing was judged, if so: such a replay is never a pass."""
         if self._judges:
             return ()
-        constrained = self._claims.settings.scope == "constraint-set"
+        settings = self._claims.settings
+        constrained, is_anew = settings.scope == "constraint-set", are_made_anew(settings)
         return (
             Check("LC310" if constrained else "LC319", "replay").failed(
                 f"the bounds could not be shown to apply to the weights of {self._name}: "
                 "norms were measured there, and not compared with any bound",
                 self._name,
-                verdict=Verdict.INCONCLUSIVE,
-                remedy="bound the weights that are audited, with the constraints that they obey",
+                verdict=Verdict.INCONCLUSIVE if constrained or is_anew else Verdict.MISMATCH,
+                remedy="bound the weights that are audited, with the constraints that training "
+                "enforces (--scope constraint-set), or audit an export of each step",
             ),
         )
 

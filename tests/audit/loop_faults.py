@@ -769,6 +769,14 @@ def one_row_kept(_loop: Loop, z: Tensor, _like: Tensor, name: str, _step: int) -
     return z
 
 
+def shifted_signs(z: Tensor) -> Tensor:
+    """Each sign is the product of those 3 and 31 entries before."""
+    signs = z.sign().flatten().tolist()
+    for place in range(31, len(signs)):
+        signs[place] = signs[place - 3] * signs[place - 31]
+    return z.abs() * torch.tensor(signs).reshape(z.shape)
+
+
 def of_two_sizes(_loop: Loop, z: Tensor, *_: object) -> Tensor:
     first = torch.arange(z.numel()).reshape(z.shape) < z.numel() // 2
     return z * torch.where(first, 1.1, math.sqrt(2.0 - 1.1**2))
@@ -813,6 +821,13 @@ DRAWS: Mapping[str, Draw] = {
     "pairs of numbers of one radius": of_one_radius,
     "half of the noise again, with other signs": mirrored,
     "more noise on the first half": of_two_sizes,
+    "neighbours correlated by 0.05": lambda _loop, z, *_: (
+        z + 0.05 * z.flatten().roll(1).reshape(z.shape)
+    ),
+    "less noise on a 20th of the entries": lambda _loop, z, like, *_: (
+        z * torch.where(like.abs() > like.abs().flatten().quantile(0.95), 0.8, 1.0095)
+    ),
+    "noise of a shift register": lambda _loop, z, *_: shifted_signs(z),
     "rows of different deviations": lambda loop, z, *_: (
         z * torch.sqrt(uniform(loop, len(z), 1) * 0.6 + 0.7) if z.dim() > 1 else z
     ),

@@ -72,7 +72,6 @@ def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_pa
     assert {text.partition(":")[0] for text in found.not_done} == {
         "epsilon",
         "replay",
-        "admissibility",
         "contribution",
         "agreement",
     }

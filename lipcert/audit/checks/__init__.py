@@ -9,12 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.assumptions import (
-    admissible_batches,
-    file_weights,
-    moving_statistics,
-    recorded_weights,
-)
+from lipcert.audit.checks.assumptions import file_weights, recorded_weights
 from lipcert.audit.checks.chain import chain
 from lipcert.audit.checks.clean_gradient import clean_gradients
 from lipcert.audit.checks.contribution import contribution
@@ -48,8 +43,6 @@ _CHECKS: Final[tuple[RunCheck, ...]] = (
     noise,
     released,
     seed_reuse,
-    moving_statistics,
-    admissible_batches,
     recorded_weights,
     contribution,
     clean_gradients,

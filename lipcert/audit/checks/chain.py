@@ -18,7 +18,8 @@ type, u its unit roundoff, w the weights before. Kernels differ in the order of 
 each entry. False alarms: none, unless the run changes weights by something other than its optimizer
 and projections of these forms. Two cases are inconclusive: a convolution with a spectral
 constraint, which may have been projected in another way, and buffers, which the bounds cover only
-as far as they are constants of the file.
+as far as they are constants of the file. Statistics of a layer that normalises by its batch are a
+violation (LC316): examples of a batch influence each other.
 
 Not seen: steps between recorded ones. The report counts them.
 
@@ -41,8 +42,9 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.analysis.premises import constraints_of
+from lipcert.audit.checks.functions import MIXING
 from lipcert.audit.checks.run_check import FEW, Finding, exact, norm_of, run_check, stored_roundoff
-from lipcert.audit.recorded import RecordedRun
+from lipcert.audit.recorded import STATISTICS, RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Array, Blob
 from lipcert.audit.trace.records import OptimizerRecord, Resume, Step
@@ -187,8 +189,8 @@ _CHECK: Final = Check(
     "replaced weights, release what no noise hides",
 )
 _REPEATED: Final = replace(_CHECK, remedy="train with SGD, AdamW or the like of torch.optim")
-_MOVING: Final = (".running_mean", ".running_var", "_u", "_v")
-"""buffers that have a check of their own, and those of power iterations"""
+_MOVING: Final = ("_u", "_v")
+"""buffers of power iterations"""
 _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0
 
@@ -404,9 +406,11 @@ class _Chain:
         axes: of the tensor; more than two are those of a convolution.
         """
         is_parameter = name in self._run.trace.manifest.parameters
+        mixes = name.endswith(STATISTICS)
         odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral")
-        verdict = Verdict.INCONCLUSIVE if odd else Verdict.VIOLATION
-        return _CHECK.failed(message, f"{place}, {name}", numbers, verdict=verdict)
+        verdict = Verdict.INCONCLUSIVE if odd and not mixes else Verdict.VIOLATION
+        check = MIXING if mixes else _CHECK
+        return check.failed(message, f"{place}, {name}", numbers, verdict=verdict)
 
 
 def _distance(target: FloatArray, source: FloatArray) -> float:

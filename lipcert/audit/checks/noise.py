@@ -21,9 +21,9 @@ each tensor in all steps, and of the whole run:
 
     known       directions that c_t and earlier noise fix before z_t is drawn have their share of
                 it, exactly: Σ_t (Σz_t)²/n and Σ_t ⟨z_t, c_t⟩²/‖c_t‖² are χ²_T, ‖z_t‖² over
-                the half of the entries where |c_t| is larger, or smaller, is χ² of their number.
-                Values that are too small show noise that is centred, projected off the gradient, or
-                placed where the gradient is small
+                the half of the entries where |c_t| is smaller, or over the half, an eighth or a
+                32nd where it is largest, is χ² of their number. Values that are too small show
+                noise that is centred, projected off the gradient, or placed where it is small
     same        entries of the noise that are 0, have few bits, or have the magnitude that they had
                 at the step before: ||z| − |z'|| ≤ w, w no less than the errors of both, of which
                 that of z is at most 2u(2|c|/s + 8), u the unit of the type, as far as |z| ≤ 8. Then
@@ -125,7 +125,13 @@ variance."""
 _LEAST: Final = 1e-300
 _BITS: Final = 11
 _LEAKS: Final = ("the gradients that it hides", "those of the steps before")
-_KNOWN: Final = ("in its mean", "along the gradient", "at large gradients", "at small gradients")
+_LARGE: Final = np.array([2, 8, 32])
+_KNOWN: Final = (
+    "in its mean",
+    "along the gradient",
+    "at small gradients",
+    *(f"at large gradients (one of {share})" for share in _LARGE),
+)
 _SAME: Final = ("without noise", "with noise of few bits", "with the noise of the step before")
 _LEAST_COARSE: Final = 0.25
 _LARGEST: Final = 8.0
@@ -273,13 +279,14 @@ class CountedNoise:
         for place, edge in enumerate((z + e, z - e)):
             cells = np.searchsorted(_EDGES, edge)
             found.within[place] = np.bincount(cells, minlength=len(_SHARES))
-        gradient, half = np.abs(clean), len(z) // 2
-        smaller = float(np.sum(np.square(most[np.argpartition(gradient, half)[:half]])))
+        gradient, large = np.abs(clean), -(-len(z) // _LARGE)
+        order = np.argpartition(gradient, len(z) - large)[::-1]
+        sums = np.cumsum(np.square(most[order]))[large - 1]
         found.known[:] = (
             ((abs(found.total) + found.total_slack) ** 2 / len(z), 1),
             ((abs(leak) + leak_slack) ** 2, leaks),
-            (max(float(squares[1]) - smaller, 0.0), len(z) - half),
-            (smaller, half),
+            (max(float(squares[1] - sums[0]), 0.0), len(z) - large[0]),
+            *zip(sums, large, strict=True),
         )
         unit = float(np.max(e / np.maximum(gradient + np.abs(clean + z), _LEAST), initial=0.0))
         reach = unit * (2.0 * gradient + _LARGEST)

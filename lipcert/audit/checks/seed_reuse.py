@@ -19,8 +19,8 @@ and in the first 24 of them between
                every shift
     elsewhere  the same for tensors of two consecutive releases
     values     of all four: whether they have magnitudes in common (below)
-    together   the noises on every two tensors, those of all releases at once, in units of their
-               deviations, at every shift: the shortest first
+    together   the noises on every two tensors, and on each and itself, those of all releases at
+               once, in units of their deviations, at every shift: the shortest first
 
 Each noise contributes its first 2²⁰ entries there; each of the five stops when it has compared 2²³.
 At most 2²³ entries are held for that, 2²² of one release; of other noises the first 2048.
@@ -86,6 +86,23 @@ least 2^-20, so that 4w·K bounds the probability of these, too (`log_hits`).
 A noise is also compared with itself: K entries of its first half with the entries after them. This
 finds noise of few bits, which does not hide the last bits of a gradient that has more of them.
 Noise of few bits beside a gradient of as few is not counted, which only means fewer hits.
+
+Weak generators: whether noise follows from noise before it, in the first 24 releases.
+
+    signs      of the first 2^12 entries on each tensor, in the first release: of their 2^N
+               sequences at most 4^L follow from a linear recurrence of length L over two elements
+               (Massey, 1969). Finds generators that shift and add bits
+    sequels    pairs (a, b) of entries side by side or of two steps, and length and angle of each,
+               which are independent, as are the uniform numbers u = P(B < b): in the order of a,
+               those of two pairs (disjoint ones) are within t with the probability 2t − t², each
+               independently. Finds generators, also before the method of Box and Muller, whose next
+               number is a function of the last, if its slope is at most about the number of pairs
+
+Rounding by e turns a sign with at most the probability 0.8·e, moves u by at most 0.4·e, and an
+angle by at most √2·e/(2πr) turns, in the mean over the length r less than 0.3·e. The rank of b
+among all n, over n, replaces u, for noise of whatever size; it is off by √(ln(2/p)/2n) + 1/n, or
+more with at most the probability p = 10^-20 (Dvoretzky, Kiefer and Wolfowitz; Massart, 1990). So t
+plus e, for the largest e, and twice this replaces t.
 """
 
 from __future__ import annotations
@@ -101,7 +118,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import betainc, ndtr, ndtri
-from scipy.stats import beta
 
 from lipcert.audit.checks.axes import folded
 from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, power_of_ten
@@ -331,11 +347,6 @@ class Sketches:
         like = Correlation(0, cosine, _chance(likely, self.size), self.pairs)
         return like, self.places[i], self.places[j]
 
-    def noticed(self, chance: float) -> float:
-        """Return the cosine of two noises that `most_alike` notices with this chance."""
-        half = (self.size - 1) / 2.0
-        return 1.0 - 2.0 * float(beta.ppf(chance / self.pairs / 2.0, half, half))
-
 
 _PROBED: Final = 1 << 16
 _PROBES: Final = 1 << 12
@@ -345,13 +356,13 @@ _LEAST_WIDTH: Final = 2.0**-20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Magnitudes of a noise.
+    """A noise, in units of its deviation, for the comparison of its magnitudes.
 
     probes: some of the first half, in order, each off by at most `error`; probed: they come before
     this place. reach: e of each magnitude, from its clean gradient. counts: which may hit.
     """
 
-    magnitudes: FloatArray
+    z: FloatArray
     probes: FloatArray
     probed: int
     error: float
@@ -374,7 +385,7 @@ class Values:
         precise = np.flatnonzero(error <= 2.0 * np.median(error))[: min(_PROBES, (len(z) + 1) // 2)]
         probes = np.sort(np.abs(z[precise]))
         largest = float(np.max(error[precise]))
-        return cls(np.abs(z), probes, int(precise[-1]) + 1, largest, reach, fine)
+        return cls(z, probes, int(precise[-1]) + 1, largest, reach, fine)
 
     def in_other(self, other: Values, what: str, where: str, most: int) -> ChanceTest:
         """Test whether another noise has these magnitudes, or the same noise has them further on.
@@ -382,7 +393,7 @@ class Values:
         what: a description of both.
         """
         some = slice(self.probed if other is self else 0, most)
-        probes, b = self.probes, other.magnitudes[some]
+        probes, b = self.probes, np.abs(other.z[some])
         width = np.maximum(self.error + other.reach[some], _LEAST_WIDTH)
         expected = float(np.sum(np.minimum(1.0, 4.0 * len(probes) * width)))
         near = np.searchsorted(probes, b - width) < np.searchsorted(probes, b + width)
@@ -396,6 +407,67 @@ class Values:
             (float(hits), expected),
             kind="values",
         )
+
+
+_BITS: Final = 1 << 12
+_PAIRS: Final = 1 << 20
+_NEAR: Final = 2.0**-5
+_FAR: Final = 1e-20
+
+
+def _predicted(releases: Sequence[_Release]) -> Iterator[ChanceTest]:
+    """Test whether noise follows from noise before it, as that of a weak generator does."""
+    rows = [{n: item.values for n, item in one.items() if item.values} for one in releases]
+    every = [values for one in rows for values in one.values()]
+    for name, values in rows[0].items() if rows else ():
+        length, bits = _recurrence(values.z[:_BITS]), len(values.z[:_BITS])
+        unfair = bits * math.log1p(1.6 * float(np.max(values.reach[:_BITS])))
+        chance = min(0.0, (2 * length - bits) * math.log(2.0) + unfair)
+        text = f"the signs of {name} follow from the {length} before them: a chance of at most"
+        yield ChanceTest(chance, f"{text} {power_of_ten(chance)}")
+    off = max((float(np.max(values.reach)) for values in every), default=0.0)
+    pairs = [values.z[: len(values.z) // 2 * 2].reshape(-1, 2) for values in every]
+    steps = [
+        np.stack([one[name].z, other[name].z], axis=1)
+        for one, other in zip(rows[::2], rows[1::2], strict=False)
+        for name in one
+        if name in other and len(one[name].z) == len(other[name].z)
+    ]
+    for parts, what in ((pairs, "entries side by side"), (steps, "entries of two steps")):
+        if parts:
+            a, b = np.concatenate(parts)[:_PAIRS].T
+            yield _follows(a, b, off, what)
+            yield _follows(np.hypot(a, b), np.arctan2(b, a), off, f"length and angle of {what}")
+
+
+def _recurrence(noise: FloatArray) -> int:
+    """Return the length of the shortest linear recurrence of the signs (Massey, 1969).
+
+    Polynomials over two elements are the bits of whole numbers.
+    """
+    found = before = 1
+    length = last = past = 0
+    for place, bit in enumerate((noise > 0.0).tolist(), 1):
+        past = past << 1 | bit
+        if (found & past).bit_count() % 2:
+            changed = found ^ before << (place - last)
+            if 2 * length < place:
+                length, before, last = place - length, found, place
+            found = changed
+    return length
+
+
+def _follows(first: FloatArray, second: FloatArray, off: float, what: str) -> ChanceTest:
+    """Test whether numbers are alike wherever the numbers before them nearly agree."""
+    shares = np.argsort(np.argsort(second)) / len(second)
+    alike = shares[np.argsort(first)][: len(shares) // 2 * 2].reshape(-1, 2)
+    hits, off = int(np.count_nonzero(np.abs(np.diff(alike)) <= _NEAR)), off + 2.0 / len(shares)
+    near = min(1.0, _NEAR + off + math.sqrt(2.0 * math.log(2.0 / _FAR) / len(shares)))
+    expected = len(alike) * near * (2.0 - near)
+    chance = np.logaddexp(log_hits(hits, max(len(alike), 1), expected), math.log(_FAR))
+    text = f"noise follows from noise before it ({what}): of {len(alike)} pairs that begin alike "
+    text += f"{hits} go on alike, where {expected:.4g} are expected, a chance of at most"
+    return ChanceTest(chance, f"{text} {power_of_ten(chance)}", numbers=(float(hits), expected))
 
 
 _CHECK: Final = Check(
@@ -442,7 +514,7 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     noises = [(run.name(s), s.noise) for s in run.steps if s.noise and s.noise.generator]
     releases, sketches = _recorded(run)
     tests = [*_shifted(releases), *(test for item in sketches for test in item.tests())]
-    tests += _linked(sketches)
+    tests += [*_linked(sketches), *_predicted(releases)]
     yield from _states(noises)
     if len(noises) < 2 and not tests:
         yield "no two steps record the state of the generator or their noise"
@@ -455,7 +527,6 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     yield _CHECK.passed(
         f"the noise of {len(noises)} steps was drawn from different states of the generator, and "
         f"in {len(tests)} comparisons of recorded noises none are correlated"
-        f"{_power(sketches, share)}"
     )
 
 
@@ -484,16 +555,6 @@ def _log_linked(x: FloatArray, y: FloatArray, moved: float) -> float:
         return float(-count / 2.0 * np.log1p(-2.0 * slope / unit * sizes).sum())
 
     return log_chernoff(log_moment, (float(np.vdot(form, y @ y.T)) - slack) / unit, upper=True)
-
-
-def _power(sketches: Iterable[Sketches], share: float) -> str:
-    """Say which correlation of two steps would have been seen."""
-    seen = sorted((item.noticed(share), item.name) for item in sketches if item.pairs)
-    if not seen:
-        return ""
-    cosine, name = seen[0]
-    text = f". Noises of any two steps with a cosine of {cosine:.2g} would have been seen"
-    return text + (f" ({name}; {seen[-1][0]:.2g} on {seen[-1][1]})" if len(seen) > 1 else "")
 
 
 def _states(noises: Sequence[tuple[str, Noise]]) -> Iterator[Finding]:
@@ -596,11 +657,12 @@ def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
 
 
 def _together(releases: list[_Release]) -> Iterator[_Pair]:
-    """Yield the noises on every two tensors, those of all releases at once, shortest first."""
+    """Yield the noises on every two tensors, and on one, those of all releases at once, shortest
+    first."""
     names = releases[0] if releases else ()
     full = (n for n in names if all(n in one and one[n].std for one in releases))
     found = [_stacked([one[name] for one in releases]) for name in full]
-    return combinations(sorted(found, key=lambda item: len(item.piece)), 2)
+    return combinations_with_replacement(sorted(found, key=lambda item: len(item.piece)), 2)
 
 
 def _stacked(row: Sequence[_Drawn]) -> _Drawn:

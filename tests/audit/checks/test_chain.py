@@ -238,6 +238,7 @@ class Frozen(nn.Module):
         self.first, self.last = nn.Linear(8, 12, bias=False), nn.Linear(12, 3, bias=False)
         self.first.weight.requires_grad_(False)
         self.register_buffer("seen", torch.tensor([0.0, 0.0, -torch.inf]))
+        self.register_buffer("running_mean", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(torch.relu(self.first(x)))
@@ -266,10 +267,6 @@ def thawed(model: Frozen, step: int) -> None:
     model.first.weight.add_(1e-4 * (step == 2))
 
 
-def counted(model: Frozen, step: int) -> None:
-    model.seen.add_(step)
-
-
 @pytest.mark.parametrize("inside", [False, True], ids=["between", "within"])
 def test_frozen_parameters_stay(inside: bool, tmp_path: Path) -> None:
     right = frozen_run(tmp_path / "r", lambda _model, _step: None, inside)
@@ -279,9 +276,15 @@ def test_frozen_parameters_stay(inside: bool, tmp_path: Path) -> None:
     assert ("does not train it" in report.message) is inside
 
 
-def test_a_buffer_that_changes_between_steps_is_no_pass(tmp_path: Path) -> None:
-    found = frozen_run(tmp_path / "t", counted, inside=False)
-    assert {report.verdict for report in found.reports} == {Verdict.INCONCLUSIVE}
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("seen", ("LC321", Verdict.INCONCLUSIVE)), ("running_mean", ("LC316", Verdict.VIOLATION))],
+)
+def test_a_buffer_that_changes_is_no_pass(
+    name: str, said: tuple[str, Verdict], tmp_path: Path
+) -> None:
+    found = frozen_run(tmp_path / "t", lambda model, k: model.get_buffer(name).add_(k), False)
+    assert {(report.code, report.verdict) for report in found.reports} == {said}
 
 
 def test_a_trace_without_optimizer_says_what_it_cannot_show(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Noises compared at all shifts: copies are found, independent noises are left alone."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -87,6 +88,10 @@ def test_noises_of_several_releases_are_one() -> None:
     assert best_correlation(piece(few[0]), piece(many[0])).chance > SHARE / 1e5
     found = best_correlation(piece(few), piece(many))
     assert (found.shift, found.chance < 1e-30) == (30_000, True)
+    module = sys.modules["lipcert.audit.checks.seed_reuse"]
+    weak = (many + 0.06 * np.roll(many, 3, axis=1))[:, :8000]
+    alike = [{"w": module._Drawn("s", "w", "noise", 1.0, piece(row))} for row in weak]
+    assert min(test.log_chance for test in module._shifted(alike)) < math.log(1e-12)
 
 
 def test_rounding_is_no_evidence() -> None:

@@ -173,6 +173,7 @@ def test_too_much_noise_at_one_step_explains_its_shape() -> None:
         (lambda z, c: z - c * (z @ c) / (c @ c), "along the gradient"),
         (lambda z, c: z * np.where(np.abs(c) > 0.67, 0.6, 1.28), "at large gradients"),
         (lambda z, c: z * np.where(np.abs(c) < 0.67, 0.6, 1.28), "at small gradients"),
+        (lambda z, c: z * np.where(np.abs(c) > 2.1, 0.2, 1.02), "gradients (one of 32)"),
     ],
 )
 def test_noise_that_knows_the_gradient_is_seen(

@@ -1,11 +1,13 @@
 """Magnitudes that come again are seen in any order; those of independent noises are left alone."""
 
 import math
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.special import erfinv
+from scipy.special import erfinv, ndtr, ndtri
 
 from lipcert.audit.checks.chance import SHARE, ChanceTest
 from lipcert.audit.checks.noise import AddedNoise
@@ -24,6 +26,13 @@ def values(z: np.ndarray, clean: np.ndarray | None = None, dtype: type = np.floa
 
 def compared(first: Values, second: Values) -> ChanceTest:
     return first.in_other(second, "both", "s", ENTRIES)
+
+
+def predicted(noises: list[Values]) -> list[float]:
+    """The chances that noises on one tensor follow from what was before them."""
+    module = sys.modules["lipcert.audit.checks.seed_reuse"]
+    releases = [{"w": SimpleNamespace(values=item)} for item in noises]
+    return [test.log_chance for test in module._predicted(releases)]
 
 
 def normal(random: np.random.Generator) -> np.ndarray:
@@ -48,11 +57,13 @@ def test_chances_of_independent_noises_are_those_said(
 ) -> None:
     """size: of the clean gradients, of which the second noise has its own."""
     random = np.random.default_rng(0)
-    found = []
+    found, follows = [], []
     for _ in range(25):
         parts = [values(draw(random), size * normal(random), dtype) for _ in range(2)]
         found.append(math.exp(compared(*parts).log_chance))
+        follows += predicted(parts)
     assert np.mean(np.array(found) < 0.05) <= 0.05
+    assert np.mean(np.array(follows) < math.log(0.05)) <= 0.05
     assert min(found) > 1e-3
 
 
@@ -76,6 +87,40 @@ def test_magnitudes_that_come_again_are_seen(
         values(item, size * normal(random)) for item in (z, np.asarray(copied(z, random)))
     )
     assert compared(first, second).log_chance < math.log(SHARE)
+
+
+def of_shifted_bits(random: np.random.Generator) -> np.ndarray:
+    z = normal(random)
+    for place in range(31, ENTRIES):
+        z[place] = math.copysign(z[place], z[place - 3] * z[place - 31])
+    return z
+
+
+def multiplied(random: np.random.Generator) -> np.ndarray:
+    uniform = random.random((ENTRIES // 2, 1))
+    return np.concatenate([uniform, 75.0 * uniform % 1.0], axis=1)
+
+
+def of_two_angles(random: np.random.Generator) -> np.ndarray:
+    """Of Box and Muller."""
+    first, second = multiplied(random).T
+    waves = np.exp(2j * math.pi * second) * np.sqrt(-2.0 * np.log(first))
+    return np.stack([waves.real, waves.imag], axis=1).ravel()
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        lambda random: [of_shifted_bits(random)],
+        lambda random: [ndtri(multiplied(random)).ravel()],
+        lambda random: [of_two_angles(random)],
+        lambda random: [z := normal(random), ndtri(75.0 * ndtr(z) % 1.0)],
+    ],
+    ids=["shifted bits", "multiplied", "before Box and Muller", "at the next step"],
+)
+def test_a_weak_generator_is_seen(drawn: Callable[..., list[np.ndarray]]) -> None:
+    chances = predicted([values(z) for z in drawn(np.random.default_rng(4))])
+    assert sum(chance < math.log(SHARE / 1e3) for chance in chances) == 1, chances
 
 
 def test_noise_of_few_bits_is_left_to_the_other_check() -> None:

@@ -1,6 +1,5 @@
 """What a trace itself shows: damage, an end that nobody wrote, statistics that move."""
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,6 @@ from tests.audit.checks.runs import (
     audited,
     bad,
     claims_for,
-    only,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
@@ -81,13 +79,10 @@ def test_an_open_end_is_said(tmp_path: Path) -> None:
     assert any("does not state that it ended" in text for text in found.not_done)
 
 
-def test_statistics_that_move_show_that_examples_mix(tmp_path: Path) -> None:
+def test_statistics_that_move_are_not_those_of_the_file(tmp_path: Path) -> None:
     network = Network()
     trace = written(tmp_path / "t", network, [0.0, 0.0, 0.5])
     found = check_recorded_run(claims_for(network), trace)
-    assert ("LC316", "batch-independence") in bad(found)
-    report = only(found, "batch-independence")
-    assert (report.verdict, report.where) == (Verdict.VIOLATION, "step 2")
     assert ("LC319", "weight-constraint") in bad(found)
 
 
@@ -120,18 +115,6 @@ def centred(network: Network) -> None:
 
 def test_a_layer_that_mixes_the_batch_is_found_by_its_check_alone(tmp_path: Path) -> None:
     assert bad(audited(tmp_path / "t", changed=centred)) == {("LC317", "agreement")}
-
-
-def test_an_input_outside_the_ball_where_nothing_is_replayed(tmp_path: Path) -> None:
-    claims = claims_for(Network())
-    with closing(TraceWriter(tmp_path / "t", Manifest({}, 1, {"first.weight": (12, 8)}))) as writer:
-        x = np.full((4, 8), 0.1)
-        x[3] = 0.5
-        batch = Batch(examples=4, tensors=writer.store({"input": stored(x)}))
-        writer.append(Step(0, 0, 1.0, (batch,)))
-    found = check_recorded_run(claims, read_trace(tmp_path / "t"))
-    assert ("LC304", "admissibility") in bad(found)
-    assert "example 3" in only(found, "admissibility").message
 
 
 def test_nothing_recorded_of_the_noise_is_no_pass(tmp_path: Path) -> None:
