@@ -63,7 +63,7 @@ def towards(fact, member: FloatArray, aim: FloatArray) -> FloatArray:
     low, high = 0.0, 1.0
     if _is_near(fact, aim):
         return aim
-    for _ in range(40):
+    for _ in range(24):
         middle = 0.5 * (low + high)
         trial = member + middle * (aim - member)
         low, high = (middle, high) if _is_near(fact, trial) else (low, middle)
