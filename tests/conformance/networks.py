@@ -138,6 +138,7 @@ GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     **{f"{name}-in-a-box": (name, BOX) for name in ("linear", "residual", "pools")},
     "kernel-weights": ("kernels", {**BOX, "tier": "tight"}),
     "images-in-a-box": ("images", {**BOX, "loss": "kr", "tier": "quick"}),
+    "joined": ("joined", BALL),
     "embedding": ("embedding", {"batch_size": 16}),
     "masked": ("masked", {"batch_size": 16}),
     "tokens": ("tokens", {"batch_size": 16, "per_token": "mean", "class_axis": "last"}),
