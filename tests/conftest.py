@@ -77,7 +77,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _prove_once(folder)
 
 
-READ_APART = ("hostile", "importer", "process")
+READ_APART = ("hostile", "process")
 """folders whose tests read models in a child process, as users do"""
 
 

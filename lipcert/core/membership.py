@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from lipcert.core.certificate import Certificate, Constraint
-from lipcert.core.coverage import tensors
+from lipcert.core.coverage import tensors, tensors_read
 from lipcert.core.digest import structural_digest
 from lipcert.core.interval import Array, norm_up
 from lipcert.core.kinds import Embedding
@@ -257,37 +257,22 @@ def constraint_faults(
     """
     unproved = []
     for constraint in constraints:
+        values = np.asarray(tensors(weights)[constraint.tensor].values(), dtype=np.float64)
+        users = [step for step in program.steps if constraint.tensor in tensors_read([step])]
         limit = f"{constraint.kind} {constraint.radius!r}"
-        if _is_outside(constraint, weights, program):
+        if _is_outside(constraint, values, program):
             yield f"the tensor {shown(constraint.tensor)} is not within {limit}"
-        elif not _is_within(constraint, weights, program, norms, engine):
+        elif not (
+            frobenius_at_most(values, constraint.radius)
+            if constraint.kind == "frobenius"
+            else all(_has_norm(step, constraint, program, norms, engine) for step in users)
+        ):
             unproved.append(f"{shown(constraint.tensor)} within {limit}")
     if unproved:
         raise Unsupported(f"it could not be proved that the weights hold {'; '.join(unproved)}")
 
 
-def _is_within(
-    constraint: Constraint,
-    weights: Model,
-    program: Program,
-    norms: Mapping[str, float],
-    engine: Engine,
-) -> bool:
-    """Whether the tensor's Frobenius norm, or every step that uses it (`_has_norm`), is within."""
-    values = tensors(weights)[constraint.tensor].values()
-    if not np.isfinite(values).all():
-        return False
-    if constraint.kind == "frobenius":
-        return frobenius_at_most(np.asarray(values, dtype=np.float64), constraint.radius)
-    users = [
-        step
-        for step in program.steps
-        if any(constraint.tensor in operand.sources for operand in operands(step.op))
-    ]
-    return all(_has_norm(step, constraint, program, norms, engine) for step in users)
-
-
-def _is_outside(constraint: Constraint, weights: Model, program: Program) -> bool:
+def _is_outside(constraint: Constraint, values: Array, program: Program) -> bool:
     """Whether the Euclidean norm, what a matrix does to one vector, or an entry is too large.
 
     Proof: ‖W‖ ≥ ‖Wv‖/‖v‖ for every v; the rounding of Wv is at most γ_n·‖|W||v|‖, which is far
@@ -295,7 +280,6 @@ def _is_outside(constraint: Constraint, weights: Model, program: Program) -> boo
     [lo, hi] is at least lo, and its negative at least −hi. Of steps that use another function of
     the tensor than a linear one, neither says anything.
     """
-    values = np.asarray(tensors(weights)[constraint.tensor].values(), dtype=np.float64)
     if not np.isfinite(values).all():
         return True
     if constraint.kind == "frobenius":

@@ -146,9 +146,9 @@ def whole(norm: float) -> Mapping[Family, Mapping[str, Tally]]:
 
 def without(norm: float | None) -> Callable[[], AuditReport]:
     """Of a slack that is not known."""
-    more = {} if norm is None else whole(norm)
     return lambda: concluded(
-        *(result(n, more=more) for n in range(2)), at=gated(ready(), max_slack=1e300)
+        *(result(n, more={} if norm is None else whole(norm)) for n in range(2)),
+        at=gated(ready(), max_slack=1e300),
     )
 
 

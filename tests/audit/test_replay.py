@@ -19,6 +19,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import parameters_of
 from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
 from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, gradient_norms, module, path_of
@@ -30,12 +31,17 @@ NETWORKS = ("digits_mlp", "digits_cnn", "digits_orthogonal_mlp", "digits_lipschi
 
 
 @cache
+def model(name: str) -> ImportedModel:
+    return load_model(path_of(name), trusted=True)
+
+
+@cache
 def claims(name: str, settings: Settings = DEFAULTS) -> Claims:
-    return claims_of_analysis(load_model(path_of(name), trusted=True), settings)
+    return claims_of_analysis(model(name), settings)
 
 
 def examples(name: str, count: int = COUNT) -> Examples:
-    split = digits(tuple(claims(name).engine.graph.input_shape))
+    split = digits(tuple(model(name).graph.input_shape))
     return Examples(split.images.numpy()[:count], split.labels.numpy()[:count], "digits")
 
 

@@ -25,61 +25,18 @@ Let R² be the largest value of the latter sum, of all channels c: ‖gradient�
 Attained: where u has one entry.
 """
 
-import math
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
-from lipcert.core.arithmetic import add_up, divide_down, multiply_up, sqrt_up
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, absolute, exact, up
 from lipcert.core.line import NotProved
-from lipcert.core.norms.claim import NormCheck, all_at_most
 from lipcert.core.program import IndexArray
-from lipcert.core.rules.facts import root_up
 
 MAX_ENTRIES: Final = 1 << 24
 MAX_BETWEEN: Final = 1 << 23
 """of A"""
-
-
-def kernel_factor_at_most(  # noqa: PLR0917  a claim, and what it is about
-    vector: Interval,
-    slopes: Interval,
-    reads: IndexArray,
-    pixels: int,
-    ratio: float,
-    claim: float,
-    check: NormCheck,
-    *,
-    nonnegative: bool,
-) -> bool:
-    """Whether σ ≤ claim could be proved, with a = ratio.
-
-    vector: v, [channels, windows]; slopes: of m, alike; reads: the pixel of each window and tap, or
-    −1, no pixel twice for one tap. nonnegative: whether no entry of x is negative. NotProved
-    beyond the limits of a proof.
-    Proof: an entry stands in [aD; S] once for each tap at most. Let U be [aμv; ρ|v|] as a matrix
-    [2·channels, windows]; then ‖[aD; S]x‖² = Σ_t ‖U·x(t)‖² ≤ ‖U‖²·r‖x‖², x(t) what the windows
-    read through tap t, if no pixel is read more than r times. That takes less work, and is tried
-    first.
-    """
-    if not 0.0 < ratio < math.inf:
-        raise NotProved("the ratio of a correlation is a positive number")
-    parts = correlated(vector, slopes, ratio, nonnegative=nonnegative)
-    claim = divide_down(claim, sqrt_up(1 + 1 / Fraction(ratio) ** 2))
-    times = int(np.bincount(reads[reads >= 0], minlength=1).max())
-
-    def check_rows(parts: Array, bound: float) -> bool:
-        return check(parts.reshape(-1, len(reads)), bound)
-
-    def check_all(parts: Array, bound: float) -> bool:
-        return check(laid_out(parts, reads, pixels), bound)
-
-    by_rows = divide_down(claim, root_up(max(times, 1)))
-    if all_at_most(parts, 1.0, by_rows, check_rows):
-        return True
-    return all_at_most(parts, root_up(reads.shape[1]), claim, check_all)
 
 
 def correlated(vector: Interval, slopes: Interval, ratio: float, *, nonnegative: bool) -> Interval:

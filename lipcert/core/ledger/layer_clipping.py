@@ -65,10 +65,6 @@ class BackpropClipping(Mechanism):
     """
 
     kind = "backprop-clipping"
-    said = (
-        "backprop-clipping: each trained layer's input is clipped to {input_clip:.12g}, its "
-        "cotangent to {cotangent_clip:.12g} (convolutions: {conv_clip})"
-    )
     weights = "free"
     gradient = "what clipped backpropagation finds as the gradient of its loss"
     output = "the output of the network whose layers clip what they read"
@@ -90,22 +86,17 @@ class BackpropClipping(Mechanism):
         """Return this mechanism for layers that state their radii; a common one is stated once."""
         if not layers:
             return self
-        reads, receives = (
-            found.pop() if len(found) == 1 else None
-            for found in (
-                {layer.input_clip for layer in layers},
-                {layer.cotangent_clip for layer in layers},
-            )
-        )
+        reads, receives = {x.input_clip for x in layers}, {x.cotangent_clip for x in layers}
+        read, received = (found.pop() if len(found) == 1 else None for found in (reads, receives))
         own = (
             ClippedLayer(
                 *layer.ends,
-                input_clip=layer.input_clip if reads is None else None,
-                cotangent_clip=layer.cotangent_clip if receives is None else None,
+                layer.input_clip if read is None else None,
+                layer.cotangent_clip if received is None else None,
             )
             for layer in layers
         )
-        return replace(self, input_clip=reads, cotangent_clip=receives, layers=tuple(own))
+        return replace(self, input_clip=read, cotangent_clip=received, layers=tuple(own))
 
     @property
     def is_by_channel(self) -> bool:
@@ -127,20 +118,16 @@ class BackpropClipping(Mechanism):
     @property
     def text(self) -> str:
         """The text of A-MECHANISM, which states both radii, or where they are stated."""
-        reads, clip = "", "the radius stated there"
+        reads = "not clipped"
         if self.input_clip is not None:
-            reads = f"what it reads to the Euclidean norm {self.input_clip!r}, and "
+            reads = f"clipped to the Euclidean norm {self.input_clip!r}"
         elif self._clips_inputs:
-            reads = (
-                "what it reads to the Euclidean norm stated there, or not at all where none is "
-                "stated, and "
-            )
-        if self.cotangent_clip is not None:
-            clip = repr(self.cotangent_clip)
+            reads = "clipped to the Euclidean norm stated there, if one is"
+        clip = "the radius stated there" if self.cotangent_clip is None else self.cotangent_clip
+        norm = _NORMS[self.conv_clip]
         return (
-            f"Every layer of {LAYERS} clips, example by example, {reads}the gradient at its "
-            f"output, before that enters the layer, to {clip} {_NORMS[self.conv_clip]}."
-            f"{'' if reads else ' What it reads is not clipped.'}"
+            f"Every layer of {LAYERS} clips, example by example, the gradient at its output, "
+            f"before that enters the layer, to {clip} {norm}. What it reads is {reads}."
         )
 
     def record(self) -> dict[str, Any]:
@@ -153,8 +140,6 @@ class BackpropClipping(Mechanism):
     @classmethod
     def words(cls, record: Mapping[str, Any]) -> str:
         """Return the text for reports; it counts layers by radius if they differ."""
-        if "input_clip" in record and "cotangent_clip" in record:
-            return cls.said.format_map(record)
         layers = [dict(layer) for layer in record.get("layers", ())]
 
         def radii(name: str) -> str:

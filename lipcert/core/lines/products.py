@@ -66,10 +66,7 @@ class ProductFact(FactLine):
         if len(self.cuts) > MAX_CUTS:
             raise NotProved("it has too many products")
         region = region_of(proof, proof.facts, self.start, self.value, self.ties)
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            form = region.inequality(
-                self.level, self.norms, self.ties, self.places, self.cuts, raised=self.raised
-            )
+        form = region.inequality(self)
         if not is_semidefinite(*form, proof.engine.definite):
             raise NotProved(f"its multipliers prove no norm from {self.start} to {self.value}")
         return Fact.of(proof.program.shapes[self.value], self.level)
@@ -123,21 +120,11 @@ class Unfolded:
         """How many variables there are, 1 included."""
         return int(self.groups[-1].own.stop)
 
-    def inequality(
-        self,
-        level: float,
-        norms: Sequence[float],
-        ties: Sequence[Sequence[float]],
-        places: Sequence[int],
-        cuts: Sequence[float],
-        *,
-        raised: Sequence[float] = (),
-    ) -> tuple[Array, Array]:
+    @np.errstate(over="ignore", invalid="ignore", under="ignore")
+    def inequality(self, line: ProductFact) -> tuple[Array, Array]:
         """Return the form for these multipliers, and how far each entry is from the exact one.
 
-        norms, ties, cuts: multipliers of norms, of y(u − y) and of products. places: i·K + j stands
-        for the product of the factors i and j of K. raised: empty, or p for 1 and for each entry
-        that is a variable.
+        The places of a line: i·K + j stands for the product of the factors i and j of K.
 
         Proof: as in forms.descent, an entry is a sum of products of numbers that pass at most n
         roundings, and the forms of magnitudes say how far it errs. What underflows in a row is in
@@ -146,19 +133,19 @@ class Unfolded:
         What pp' takes from an entry is a number ≥ 0, of which the lesser of two is without error,
         whatever p and its products are.
         """
-        count = self.factors.shape[1]
+        count, norms, ties, places = self.factors.shape[1], line.norms, line.ties, line.places
         fits = len(norms) == len(self.groups) and len(ties) == len(self.groups) - 1
         fits = fits and all(len(t) == g.size for t, g in zip(ties, self.groups[1:], strict=True))
-        fits = fits and (not raised or len(raised) == self.total)
-        if not (fits and len(places) == len(cuts) and all(0 <= k < count**2 for k in places)):
+        fits = fits and (not line.raised or len(line.raised) == self.total)
+        if not (fits and len(places) == len(line.cuts) and all(0 <= k < count**2 for k in places)):
             raise NotProved("its multipliers do not fit its steps")
         weights = np.zeros((count, count))
         at_places = np.divmod(np.array(places, dtype=np.int64), count)
-        np.add.at(weights, at_places, np.array(cuts, dtype=np.float64))
+        np.add.at(weights, at_places, np.array(line.cuts, dtype=np.float64))
         for group, numbers in zip(self.groups[1:], ties, strict=True):
             at = group.factors + np.arange(group.size)
             weights[at, at + 2 * group.size] -= np.array(numbers, dtype=np.float64)
-        diagonal, constant = np.zeros(self.total), Fraction(level) ** 2
+        diagonal, constant = np.zeros(self.total), Fraction(line.level) ** 2
         for group, number in zip(self.groups, norms, strict=True):
             diagonal[group.own] = np.ldexp(number, 2 * group.exponent)
             if number:
@@ -175,9 +162,9 @@ class Unfolded:
             )
         )
         matrix = np.diag(diagonal) - 0.5 * (plain + plain.T)
-        if raised:
+        if line.raised:
             pairs = np.outer(self.unsigned, self.unsigned) & ~np.eye(self.total, dtype=np.bool_)
-            p = np.array(raised, dtype=np.float64)
+            p = np.array(line.raised, dtype=np.float64)
             for group in self.groups:
                 p[group.own] = np.ldexp(p[group.own], group.exponent)
             matrix = np.where(pairs, np.minimum(matrix, np.outer(p, p)), matrix)
@@ -189,20 +176,20 @@ class Unfolded:
         return matrix, 0.5 * (error + error.T)
 
 
-def unfolded(  # noqa: PLR0917  tables of a proof
-    start: str,
-    steps: Sequence[Step],
-    shapes: Mapping[str, Shape],
-    facts: Mapping[str, Fact],
-    offsets: Mapping[str, Interval],
-    ties: Sequence[Sequence[float]],
+@np.errstate(over="ignore", invalid="ignore", under="ignore")
+def region_of(
+    proof: Proof, facts: Mapping[str, Fact], start: str, stop: str, ties: Sequence[Sequence[float]]
 ) -> Unfolded:
-    """Return a region in its variables; raise NotProved if a step is neither affine nor a ReLU, or
-    if there are too many variables.
+    """Return the steps between two values in the variables of the form; raise NotProved if one is
+    neither affine nor a ReLU, or if there are too many variables.
 
-    facts: of the start, and of the inputs and outputs of ReLUs. offsets: the image of 0 under each
-    affine step. ties: an entry of a ReLU whose multiplier is not 0 always has a variable.
+    facts: of the start, and of the inputs and outputs of ReLUs. ties: an entry of a ReLU whose
+    multiplier is not 0 always has a variable.
     """
+    shapes = proof.program.shapes
+    steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
+    if steps is None:
+        raise NotProved("no chain of fixed steps leads from its start to its stop")
     relus = [step for step in steps if step.op == Activation("relu")]
     size = math.prod(shapes[start])
     chosen = [np.ones(size, dtype=np.bool_)]
@@ -219,10 +206,10 @@ def unfolded(  # noqa: PLR0917  tables of a proof
     groups: list[Group] = []
     first, factor = 1, 1
     for name, mask in zip([start, *(step.output for step in relus)], chosen, strict=True):
-        norm, stop = facts[name].norm, first + int(np.count_nonzero(mask))
+        norm, last = facts[name].norm, first + int(np.count_nonzero(mask))
         exponent = math.frexp(norm)[1] if 0.0 < norm <= _LARGEST else 0
-        groups.append(Group(mask, slice(first, stop), exponent, norm, factor))
-        first, factor = stop, factor + (3 if len(groups) > 1 else 2) * len(mask)
+        groups.append(Group(mask, slice(first, last), exponent, norm, factor))
+        first, factor = last, factor + (3 if len(groups) > 1 else 2) * len(mask)
     one, z = np.zeros((3, 1, total)), np.stack([_units(groups[0], total)] * 3)
     one[..., 0] = 1.0
     values, factors = {start: z}, [one, *_above_ends(z, facts[start], shapes[start])]
@@ -235,7 +222,7 @@ def unfolded(  # noqa: PLR0917  tables of a proof
             values[step.output] = y
             factors += [y, _above_ends(y, facts[step.output], step.shape)[1], y + _times(u, -1.0)]
             continue
-        values[step.output] = _affine(step, values, shapes, offsets, total)
+        values[step.output] = _affine(step, values, proof, total)
     unsigned = np.ones(total, dtype=np.bool_)
     unsigned[groups[0].own] = facts[start].box.broadcast(shapes[start]).lo.ravel() >= 0.0
     output, rows = values[steps[-1].output], np.concatenate(factors, axis=1)
@@ -243,22 +230,18 @@ def unfolded(  # noqa: PLR0917  tables of a proof
     return Unfolded(tuple(groups), output, rows, unsigned, roundings)
 
 
-def _affine(
-    step: Step,
-    values: Mapping[str, Array],
-    shapes: Mapping[str, Shape],
-    offsets: Mapping[str, Interval],
-    total: int,
-) -> Array:
+def _affine(step: Step, values: Mapping[str, Array], proof: Proof, total: int) -> Array:
     """Return the output of an affine step from its inputs; raise NotProved for another step."""
     if isinstance(step.op, Move) and step.inputs[0] in values:
         return _moved(values[step.inputs[0]], step.op.sources.ravel())
     is_affine = not step.op.is_function and type(step.op).__name__ not in ORDERINGS
     if not is_affine or any(name not in values for name in step.inputs):
         raise NotProved(f"{step.output} is computed neither by an affine step nor by a ReLU")
-    offset = finite(offsets[step.output].broadcast(step.shape))
+    shapes = proof.program.shapes
+    at_zero = {name: Fact.of(shapes[name], 0.0) for name in step.inputs}
+    box = step_fact(proof.program, step, at_zero, proof.weights).box.broadcast(step.shape)
     found = np.zeros((3, math.prod(step.shape), total))
-    found[:, :, 0] = _thrice(offset.moved(np.ravel))
+    found[:, :, 0] = _thrice(finite(box.moved(np.ravel)))
     for edge, blocks in edges_of(step, [shapes[name] for name in step.inputs], {}):
         below, link = values[edge.source[0]], on_run(edge.link, blocks, 1)
         entries = _thrice(link.entries)
@@ -307,21 +290,3 @@ def _units(group: Group, total: int) -> Array:
     rows = np.zeros((group.size, total))
     rows[np.flatnonzero(group.chosen), np.arange(total)[group.own]] = 2.0**group.exponent
     return rows
-
-
-def region_of(
-    proof: Proof, facts: Mapping[str, Fact], start: str, stop: str, ties: Sequence[Sequence[float]]
-) -> Unfolded:
-    """Return the steps between two values in the variables of the form."""
-    steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
-    if steps is None:
-        raise NotProved("no chain of fixed steps leads from its start to its stop")
-    offsets = {s.output: _at_zero(proof, s) for s in steps if s.op != Activation("relu")}
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        return unfolded(start, steps, proof.program.shapes, facts, offsets, ties)
-
-
-def _at_zero(proof: Proof, step: Step) -> Interval:
-    """Return the image of 0 under a step."""
-    points = {name: Fact.of(proof.program.shapes[name], 0.0) for name in step.inputs}
-    return step_fact(proof.program, step, points, proof.weights).box

@@ -5,6 +5,7 @@ float32 would choose another entry than exact arithmetic, there are two readings
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
@@ -66,31 +67,22 @@ class _Axis:
 
     def nearest(self, rounding: str) -> list[int]:
         """Return the input that each output selects."""
-        places = [_rounded(self.position(place), rounding) for place in range(self.target)]
-        found = [
-            _rounded(self.position(place, np.float32), rounding) for place in range(self.target)
-        ]
-        inside = [[min(max(item, 0), self.size - 1) for item in items] for items in (places, found)]
-        if inside[0] != inside[1]:
+        rounded, places = _ROUNDINGS[rounding], range(self.target)
+        found, single = (
+            [min(max(rounded(self.position(place, kind)), 0), self.size - 1) for place in places]
+            for kind in (Fraction, np.float32)
+        )
+        if found != single:
             raise Unsupported("rounding decides which entry is nearest; export with sizes that fit")
-        return inside[0]
+        return found
 
 
-def _rounded(position: _Number, rounding: str) -> int:
-    half = type(position)(0.5)
-    found: int
-    match rounding:
-        case "floor":
-            found = math.floor(position)
-        case "ceil":
-            found = math.ceil(position)
-        case "round_prefer_ceil":
-            found = math.floor(position + half)
-        case "round_prefer_floor":
-            found = math.ceil(position - half)
-        case _:
-            raise Unsupported("its rounding is not known")
-    return int(found)
+_ROUNDINGS: Final[Mapping[str, Callable[[_Number], int]]] = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round_prefer_ceil": lambda position: math.floor(position + type(position)(0.5)),
+    "round_prefer_floor": lambda position: math.ceil(position - type(position)(0.5)),
+}
 
 
 def resize(call: Call) -> Value:
