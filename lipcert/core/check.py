@@ -219,9 +219,7 @@ def _outputs(state: _State) -> Iterator[str]:
     state.groups = group_bounds(certificate, gradients, premises, drops=random)
     known = tensors(state.model)
     sizes = {item.name: math.prod(known[item.tensor].dims) for item in certificate.parameters}
-    yield from output_faults(
-        certificate, gradients, state.groups, sizes, premises, proof.lipschitz, drops=random
-    )
+    yield from output_faults(certificate, proof, state.groups, sizes, drops=random)
 
 
 def _privacy(state: _State) -> Iterator[str]:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from lipcert.core.arithmetic import divide_up, multiply_up, sqrt_down, sqrt_up
 from lipcert.core.certificate import Certificate, GroupClaim
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.lines.proof import Proof
 from lipcert.core.reader.records import shown
 
 _BOUNDS_MOVED = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
@@ -102,20 +103,18 @@ def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool)
     return min(norm, bound) if lasts and premises.clip.decay == "decoupled" else norm
 
 
-def output_faults(  # noqa: PLR0917  what is claimed, and all that it is compared with
+def output_faults(
     certificate: Certificate,
-    gradients: Mapping[str, float],
+    proof: Proof,
     groups: tuple[GroupClaim, ...],
     sizes: Mapping[str, int],
-    premises: Premises,
-    lipschitz: float,
     *,
     drops: bool = False,
 ) -> Iterator[str]:
     """Yield the claims about parameters, groups and the network that are too small, or noise too
     large."""
     for claim in certificate.parameters:
-        found = clipped_group(gradients[claim.tensor], 1, premises, lasts=not drops)
+        found = clipped_group(proof.gradient(claim.tensor), 1, proof.premises, lasts=not drops)
         yield from _below("gradient", claim.name, claim.grad_norm, found)
     for group, bound in zip(certificate.groups, groups, strict=True):
         yield from _below("gradient of the group", group.name, group.grad_norm, bound.grad_norm)
@@ -124,7 +123,7 @@ def output_faults(  # noqa: PLR0917  what is claimed, and all that it is compare
         if group.dimension != dimension:
             yield f"the group {shown(group.name)} has {dimension} numbers, not {group.dimension}"
     network = certificate.network
-    yield from _below("Lipschitz constant", "network", network.lipschitz, lipschitz)
+    yield from _below("Lipschitz constant", "network", network.lipschitz, proof.lipschitz)
     total = total_sensitivity([bound.grad_norm for bound in groups])
     yield from _below("gradient", "network", network.grad_norm, total)
     moved = total_sensitivity([bound.sensitivity for bound in groups])

@@ -23,13 +23,7 @@ def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
         "certificate": report.sha256,
         "reasons": report.reasons,
         "assumptions": [
-            {
-                "id": x.id,
-                "status": x.status,
-                "data": x.data,
-                "open": x.id in report.open_assumptions,
-            }
-            for x in report.assumptions
+            asdict(x) | {"open": x.id in report.open_assumptions} for x in report.assumptions
         ],
         "steps": [{"number": x.number, "name": x.name, "ok": not x.reasons} for x in report.stages],
         "notes": report.notes,

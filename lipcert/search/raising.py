@@ -22,7 +22,7 @@ from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.convolution import Kernel, kernel_of
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
-from lipcert.core.norms.raised_kernels import raised_kernel, tap_of_all
+from lipcert.core.norms.raised import raised_kernel, tap_of_all
 from lipcert.core.program import Step
 from lipcert.search.eigenvalues import estimated_squares
 from lipcert.search.multipliers import smoothed_ball

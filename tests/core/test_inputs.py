@@ -1,13 +1,12 @@
 """Several inputs, each with a domain of its own: bounds against autograd, and what is no domain."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
@@ -28,9 +27,9 @@ FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
 def several(
-    nodes: Sequence[NodeProto],
-    inputs: Mapping[str, tuple[int, Sequence[int | str]]],
-    constants: Mapping[str, object],
+    nodes,
+    inputs,
+    constants,
 ) -> ModelProto:
     """A graph from inputs of these types and shapes to y."""
     proto = model(nodes, ["N"], constants)  # type: ignore[arg-type]
@@ -51,7 +50,7 @@ def premises(program, norm: float | None = None, **parts
                     input_parts=stated)  # fmt: skip
 
 
-def bounds(program, assumed: Premises, trained: tuple[str, ...]) -> Mapping[str, float]:
+def bounds(program, assumed: Premises, trained: tuple[str, ...]):
     scope = ScopeClaim("point", trained, ())
     return derive(program, assumed, Evidence(scope)).gradients
 
@@ -65,9 +64,7 @@ def two_branches() -> ModelProto:
     return several(nodes, {"a": (FLOAT, ["N", 2, 3]), "b": (FLOAT, ["N", 4])}, constants)
 
 
-def norms(
-    proto: ModelProto, x: Mapping[str, np.ndarray], label: int, weights: Mapping[str, torch.Tensor]
-) -> dict[str, float]:
+def norms(proto: ModelProto, x, label: int, weights) -> dict[str, float]:
     """Of the gradients for one example, by autograd."""
     held = {name: w.clone().requires_grad_() for name, w in weights.items()}
     fed = {name: torch.from_numpy(np.asarray(item)[None]) for name, item in x.items()}

@@ -262,7 +262,7 @@ OTHERS = [
          by.a_slice_of_several_runs),
         ("lines.steps:FactLine.keep", "if self.value in proof.facts:", "if False:",
          by.two_lines_about_a_value),
-        ("lines.balls:InputBall.evaluate", " or not is_allowed(ball.centre, program, known)", "",
+        ("lines.balls:InputBall.evaluate", "not is_allowed(ball.centre, program, known)", "False",
          by.a_ball_around_what_no_input_is),
         ("lines.balls:enclosing_ball", " and fact.norm <= LARGEST_SQUARED", "",
          by.a_ball_of_parts_whose_squares_overflow),

@@ -63,12 +63,8 @@ def epsilon_upper(  # noqa: PLR0917
         from lipcert.core.accounting.renyi import without_replacement_epsilon  # noqa: PLC0415
 
         return without_replacement_epsilon(multiplier, rate, releases, delta)
-    return _poisson(multiplier, rate, releases, delta, relation) if sampling in _SAMPLED else None
-
-
-def _poisson(
-    multiplier: float, rate: Fraction, releases: int, delta: Fraction, relation: str
-) -> float | None:
+    if sampling != "poisson":
+        return None
     from lipcert.core.accounting.poisson import poisson_epsilon  # noqa: PLC0415
 
     replaced = relation == "replace-one"

@@ -4,10 +4,8 @@ The larger and the smaller of a and b are (a + b)/2 ± |a − b|/2. The chords o
 mixtures of its derivatives, have slopes between −1 and 1; half of the sum passes as it is.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,20 +22,28 @@ from lipcert.core.window_kinds import MaxPool
 _LARGEST_BLOCK: Final = 1 << 11
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ordering:
-    """first, then rounds: which entries have slopes in [−1, 1] (the others 1), and a matrix.
+def ordered(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]]:
+    """The edges of a step that picks or orders entries, each with the number of its blocks.
 
-    Of one block of consecutive entries; all blocks are treated alike.
+    Blocks of consecutive entries are treated alike: by a matrix, then in each round by slopes, in
+    [−1, 1] or 1, and a matrix. All numbers are sums of powers of two.
     """
+    groups, axis = _groups(step.op, before[0], step.shape)
+    first, rounds = _tournament(groups, math.prod(before[0][axis:]), both=isinstance(step.op, Sort))
+    value, stage, blocks = step.output, 1, math.prod(before[0][:axis])
+    found = [(Edge((step.inputs[0], 0), (value, stage), Matrix(exact(first))), blocks)]
+    for unknown, mix in rounds:
+        low = np.tile(np.where(unknown, -1.0, 1.0), blocks)
+        slopes = Diagonal(Interval(low, np.ones(low.size)), weighed=True)
+        found.append((Edge((value, stage), (value, stage + 1), slopes), low.size))
+        stage += 2
+        place = (value, 0 if mix is rounds[-1][1] else stage)
+        found.append((Edge((value, stage - 1), place, Matrix(exact(mix))), blocks))
+    return found
 
-    blocks: int
-    first: Array
-    rounds: tuple[tuple[npt.NDArray[np.bool_], Array], ...]
 
-
-def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering:
-    """A step that picks or orders entries of x; raise NotProved if it is too large, or another.
+def _groups(op: Op, before: Shape, after: Shape) -> tuple[IndexArray, int]:
+    """The entries of a block that each output of a step chooses from, and the axis of blocks.
 
     Proof: a maximum of several numbers is the maximum of maxima of pairs, and what is alone in a
     round passes. A window at the rim reads one of its entries again in the place of padding, which
@@ -46,37 +52,18 @@ def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering:
     match op:
         case Sort(axis) if before[axis % len(before)] == 2:
             first = axis % len(before)
-            pairs = _of_block(before, first).reshape(2, -1).T
-            return _tournament(pairs, before, first, both=True)
+            return _of_block(before, first).reshape(2, -1).T, first
         case ReduceMax(axes):
             first = min(axis % len(before) for axis in axes)
             within = [axis % len(before) - first for axis in axes]
             entries = np.moveaxis(_of_block(before, first), within, range(-len(within), 0))
             length = math.prod(before[axis] for axis in axes)
-            return _tournament(entries.reshape(-1, max(length, 1)), before, first, both=False)
+            return entries.reshape(-1, max(length, 1)), first
         case MaxPool():
             windows = _windows(op, before)
             if len(windows) == math.prod(after[2:]):
-                return _tournament(windows, before, 2, both=False)
+                return windows, 2
     raise NotProved("a step orders more than pairs")
-
-
-def ordered(step: Step, before: Sequence[Shape]) -> list[tuple[Edge, int]]:
-    """The edges of a step that picks or orders entries, each with the number of its blocks.
-
-    A matrix, then slopes and a matrix for each round. All numbers are sums of powers of two.
-    """
-    ordering, value, stage = ordering_of(step.op, before[0], step.shape), step.output, 1
-    first, blocks = Matrix(exact(ordering.first)), ordering.blocks
-    found = [(Edge((step.inputs[0], 0), (value, stage), first), blocks)]
-    for unknown, mix in ordering.rounds:
-        low = np.tile(np.where(unknown, -1.0, 1.0), blocks)
-        slopes = Diagonal(Interval(low, np.ones(low.size)), weighed=True)
-        found.append((Edge((value, stage), (value, stage + 1), slopes), low.size))
-        stage += 2
-        place = (value, 0 if mix is ordering.rounds[-1][1] else stage)
-        found.append((Edge((value, stage - 1), place, Matrix(exact(mix))), blocks))
-    return found
 
 
 def _of_block(shape: Shape, axis: int) -> IndexArray:
@@ -98,12 +85,15 @@ def _windows(op: MaxPool, before: Shape) -> IndexArray:
     return found
 
 
-def _tournament(groups: IndexArray, before: Shape, axis: int, *, both: bool) -> Ordering:
+def _tournament(
+    groups: IndexArray, columns: int, *, both: bool
+) -> tuple[Array, list[tuple[npt.NDArray[np.bool_], Array]]]:
     """The maximum of each group of entries of a block; both: of pairs, the minimum as well.
+
+    The first matrix, then rounds: which entries have unknown slopes, and a matrix.
 
     Minima come first, all of them, then maxima: as a pair lies along the axis.
     """
-    columns = math.prod(before[axis:])
     if groups.shape[1] < 2 or max(columns, groups.size) > _LARGEST_BLOCK:
         raise NotProved("a step orders single entries, or too many")
     rows = np.eye(columns)[groups]
@@ -127,5 +117,4 @@ def _tournament(groups: IndexArray, before: Shape, axis: int, *, both: bool) -> 
     if both:
         last = np.concatenate([state[:, 0] - state[:, 1], last])
     first, *mixes = *matrices, last
-    rounds = itertools.zip_longest(unknown, mixes)
-    return Ordering(math.prod(before[:axis]), first, tuple(rounds))
+    return first, list(zip(unknown, mixes, strict=True))

@@ -74,7 +74,7 @@ class InputBall(Line[Ball]):
             ball = ball_of_several(program, known, self.shares)
         else:
             raise NotProved("it has neither one share nor one for each input")
-        if ball is None or not is_allowed(ball.centre, program, known):
+        if not is_allowed(ball.centre, program, known):
             raise NotProved("its centre is not known to be an admissible input")
         return ball
 
@@ -147,21 +147,19 @@ def is_allowed(centre: Array, program: Program, known: Mapping[str, Fact]) -> bo
     )
 
 
-def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
-    """The ball around (1 − share)·middle of the box, for 0 ≤ share ≤ 1; None if none is known.
+def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball:
+    """The ball around (1 − share)·middle of the box, for 0 ≤ share ≤ 1.
 
-    fact: of an input, its norm and its box. None also where squares might overflow, or where the
-    centre is not known to satisfy the fact itself.
+    fact: of an input, its norm and its box. Raise NotProved where squares might overflow. Whether
+    the centre satisfies the fact itself, `is_allowed` says.
     Proof: for 0 ≤ t ≤ 1 and ‖x‖ ≤ R, ‖x − c‖² ≤ tR² + Σ((x_i − c_i)² − t·x_i²), and each term is
     convex in x_i, hence largest at an end of the box.
     Attained: for cubes [0, a]^n, and for t = 0 or 1.
     """
     box = fact.box.broadcast(shape)
     if not (0 <= share <= 1 and fact.norm <= LARGEST_SQUARED):
-        return None
+        raise NotProved("no ball around all inputs is known")
     centre = np.clip((1.0 - float(share)) * (0.5 * box.lo + 0.5 * box.hi), box.lo, box.hi)
-    if not _satisfies(centre, fact):
-        return None
     rows = [(end - exact(centre), end) for end in (exact(box.lo), exact(box.hi))]
     ends = [far * far - enclosed(share) * (end * end) for far, end in rows]
     worst = exact(np.maximum(ends[0].hi, ends[1].hi).reshape(-1)).sum((0,))

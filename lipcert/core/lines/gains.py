@@ -17,7 +17,7 @@ from lipcert.core.line import NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import FactLine
 from lipcert.core.norms.claim import NormWitness, all_at_most, matrix_of
-from lipcert.core.norms.raised import raised_entries
+from lipcert.core.norms.raised import raised_entries, raised_kernel
 from lipcert.core.program import Dense, Shape, Step
 from lipcert.core.rules.facts import Fact
 
@@ -68,7 +68,6 @@ class GainFact(FactLine):
                 return copies_of(step.shape, len(upper))
         else:
             from lipcert.core.norms.convolution import kernel_of  # noqa: PLC0415  for these only
-            from lipcert.core.norms.raised_kernels import raised_kernel  # noqa: PLC0415
 
             witness = NormWitness(self.method, self.twists, self.counts)
             raised = raised_kernel(kernel_of(steps, shapes), constants, self.numbers)

@@ -38,14 +38,11 @@ def facts_of_several(program: Program, premises: Premises) -> dict[str, Fact]:
     return {program.input: input_fact(shape, norm, Interval(low, high)), **found}
 
 
-def ball_of_several(
-    program: Program, known: Mapping[str, Fact], shares: Sequence[float]
-) -> Ball | None:
+def ball_of_several(program: Program, known: Mapping[str, Fact], shares: Sequence[float]) -> Ball:
     """Return the balls of several inputs, one share for each, as one ball of all inputs."""
     rows = zip(program.parts, shares, strict=True)
     balls = [enclosing_ball(known[p.name], p.shape, Fraction(s)) for p, s in rows]
-    own = [ball for ball in balls if ball is not None]
-    return side_by_side(own, program.shapes[program.input]) if len(own) == len(balls) else None
+    return side_by_side(balls, program.shapes[program.input])
 
 
 def side_by_side(balls: Sequence[Ball], shape: Shape) -> Ball:

@@ -177,9 +177,8 @@ class Guards:
 
     def _reader(self, x: str, *, symbolic: bool = False) -> Reader:
         if (x, symbolic) not in self._readers:
-            self._readers[x, symbolic] = Reader(
-                x, self._values, self._producers, self.jumps, symbolic=symbolic
-            )
+            own = Reader(x, self._values, self._producers, self.jumps, symbolic)
+            self._readers[x, symbolic] = own
         return self._readers[x, symbolic]
 
     def _candidates(self, node: Node) -> Iterator[str]:

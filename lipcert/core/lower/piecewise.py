@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial, reduce
 from itertools import pairwise
@@ -365,6 +365,7 @@ def leaves(value: Value, other: Value) -> bool:
         return False
 
 
+@dataclass(slots=True, eq=False)
 class Reader:
     """Values as functions of one value x. symbolic: stored factors of a product are symbols, too.
 
@@ -372,19 +373,13 @@ class Reader:
     that entered as plain numbers.
     """
 
-    def __init__(
-        self,
-        x: str,
-        values: Mapping[str, Value],
-        producers: Mapping[str, Node],
-        jumps: Mapping[str, Node],
-        *,
-        symbolic: bool = False,
-    ) -> None:
-        self.x, self.values, self.producers, self.jumps = x, values, producers, jumps
-        self._symbolic = symbolic
-        self.known: dict[str, Piecewise | None] = {}
-        self.plain: set[str] = set()
+    x: str
+    values: Mapping[str, Value]
+    producers: Mapping[str, Node]
+    jumps: Mapping[str, Node]
+    symbolic: bool
+    known: dict[str, Piecewise | None] = field(default_factory=dict)
+    plain: set[str] = field(default_factory=set)
 
     def of(self, name: str) -> Piecewise | None:
         """Return a value as a function of x; None if it is not known as one.
@@ -429,7 +424,7 @@ class Reader:
         value = self.values.get(name)
         is_stored = isinstance(value, Constant) and name not in self.producers
         is_vector = value is not None and value.shape != ()
-        return self._symbolic and is_stored and is_vector and self.fits(value)
+        return self.symbolic and is_stored and is_vector and self.fits(value)
 
     def fits(self, value: Value | None) -> bool:
         """Whether a value beside x leaves x the shape and the batch that it has."""

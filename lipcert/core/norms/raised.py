@@ -11,13 +11,20 @@ Attained: where a best left and a best right singular vector of K' have no negat
 entry was raised between entries of theirs that are positive.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lipcert.core.interval import Array, up
+from lipcert.core.interval import Array, exact, up
 from lipcert.core.line import NotProved
+
+if TYPE_CHECKING:  # which a matrix does without
+    from lipcert.core.norms.convolution import Convolution, Kernel
 
 
 def raised_entries(
@@ -54,3 +61,23 @@ def raised_entries(
     if not np.isfinite(raised).all():
         raise NotProved("its numbers are too large")
     return raised
+
+
+def raised_kernel(kernel: Kernel, constants: Array, numbers: Sequence[Sequence[float]]) -> Kernel:
+    """K' for all kernels in the interval of one; raise NotProved where numbers do not fit."""
+    frame, tap = kernel.frame, tap_of_all(kernel.frame)
+    if kernel.adjoint or tap is None:
+        raise NotProved("not every output of its kernel reads an entry through one tap")
+    found = raised_entries(kernel.entries.hi, frame.groups, tap, constants, numbers)
+    return replace(kernel, entries=exact(found), frame=replace(frame, kernel=found))
+
+
+def tap_of_all(frame: Convolution) -> tuple[int, ...] | None:
+    """A tap through which every output reads an entry, not 0 beside the input; None for none."""
+    found = []
+    for axis in range(len(frame.size)):
+        inside = (frame.reads(axis) >= 0).all(axis=0)
+        if not inside.any():
+            return None
+        found.append(int(np.argmax(inside)))
+    return tuple(found)

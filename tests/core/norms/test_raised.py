@@ -17,7 +17,7 @@ from lipcert.core.lines.proof import Proof
 from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel, kernel_of
-from lipcert.core.norms.raised_kernels import raised_kernel, tap_of_all
+from lipcert.core.norms.raised import raised_kernel, tap_of_all
 from lipcert.core.program import Activation, Dense, Move, Operand, Place, Program, Step
 from lipcert.core.rules.facts import Fact
 from lipcert.core.token_kinds import Scale, Shift
