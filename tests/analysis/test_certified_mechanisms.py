@@ -1,7 +1,6 @@
 """Certificates of backpropagation clipping and of weight clipping, on small files."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,7 +13,6 @@ from lipcert.analysis.certificate import Issued, certify
 from lipcert.audit.bounds import claims_of_certificate, settings_of
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.text import promise
 from lipcert.core.verdict import Report, Verdict
@@ -33,7 +31,7 @@ SCALED = {
 }
 
 
-def saved(folder: Path, *, padding: str = "zeros") -> Path:
+def saved(folder, *, padding: str = "zeros"):
     """Two convolutions, the first with a bias, a layer normalisation, and a classifier."""
     rng = np.random.default_rng(3)
 
@@ -64,12 +62,12 @@ def saved(folder: Path, *, padding: str = "zeros") -> Path:
     return path
 
 
-def issued(path: Path, **settings: object) -> Issued:
+def issued(path, **settings: object) -> Issued:
     model = load_model(path, trusted=True)
     return certify(model, Settings(input_norm=1.0, tier="quick", **settings))  # type: ignore[arg-type]
 
 
-def again(certificate: Certificate, path: Path) -> Report:
+def again(certificate: Certificate, path) -> Report:
     return check(write_certificate(certificate), path, Choices())
 
 
@@ -77,7 +75,7 @@ def bounds(found: Issued) -> dict[str, float]:
     return {claim.name: claim.grad_norm for claim in found.certificate.parameters}
 
 
-def ends(clip: BackpropClipping) -> list[LayerEnds]:
+def ends(clip):
     return [layer.ends for layer in clip.layers]
 
 
@@ -184,7 +182,7 @@ def test_an_input_of_any_length_has_no_bound_unless_it_is_clipped(tmp_path) -> N
     assert bounds(frozen)["last.weight"] == pytest.approx(0.25 * behind_norm(path), rel=1e-6)
 
 
-def behind_norm(path: Path) -> float:
+def behind_norm(path) -> float:
     """An upper bound of what the normalisation with its numbers computes: √32·γ and the shift."""
     stored = {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
     scale, shift = (stored[f"norm.{name}"].astype(float) for name in ("weight", "bias"))

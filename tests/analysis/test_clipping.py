@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from lipcert.analysis.clipping import with_clips
 from lipcert.core.kinds import CotangentClip, InputClip
 from lipcert.errors import UnsupportedModelError, UsageError
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
@@ -25,7 +23,7 @@ CLIPPED = {"mechanism": "backprop-clipping", "input_clip": 0.5, "cotangent_clip"
 SETTINGS = Settings(**CLIPPED)  # type: ignore[arg-type]
 
 
-def kinds(graph: Graph) -> list[str]:
+def kinds(graph) -> list[str]:
     return [node.kind for node in graph.nodes]
 
 
@@ -131,7 +129,7 @@ def test_an_input_without_a_domain_has_no_bound() -> None:
     assert found == {"fc.weight": math.inf, "fc.bias": 0.25}
 
 
-def test_what_has_no_bound_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_what_has_no_bound_is_named_with_what_to_do(tmp_path) -> None:
     nodes = [node("MatMul", "x a.weight", "h"), node("Relu", "h", "r"),
              node("MatMul", "r b.weight", "y")]  # fmt: skip
     square = np.eye(2, dtype=np.float32)
@@ -232,7 +230,7 @@ def test_reads_of_the_clips_themselves() -> None:
 
 @pytest.mark.sample(seed=6)
 @pytest.mark.parametrize("seed", range(200, 216))
-def test_clipped_random_files_stay_below_their_bounds(seed: int, tmp_path: Path) -> None:
+def test_clipped_random_files_stay_below_their_bounds(seed: int, tmp_path) -> None:
     radius, clip = 10.0 ** np.random.default_rng(seed).uniform(-2, 0.5, 2)
     mechanism = {
         "mechanism": "backprop-clipping",

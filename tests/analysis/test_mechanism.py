@@ -1,7 +1,6 @@
 """What each mechanism makes of the bounds of a network."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
 from lipcert.analysis.premises import premises_of
 from lipcert.analysis.release import clipped_groups
 from lipcert.core.claims import total_sensitivity
-from lipcert.core.ledger.premises import Premises
 from lipcert.losses import make_loss
 from lipcert.privacy.noise import Group
 from tests.core.lower.cases import model as onnx_model
@@ -24,7 +22,7 @@ def group(name: str, norm: float) -> Group:
     return Group(name, 6, parameters=(f"{name}.weight",), grad_norm=norm)
 
 
-def clip(norm: float, scope: str = "flat", decay: str = "decoupled") -> Premises:
+def clip(norm: float, scope: str = "flat", decay: str = "decoupled"):
     settings = Settings(
         mechanism="gradient-clipping",
         clip_norm=norm,
@@ -63,7 +61,7 @@ def test_a_clip_alone_bounds_what_the_network_does_not(decay: str, lasts: bool) 
     assert joint.grad_norm == 1e-3 if lasts and decay == "decoupled" else 1.0
 
 
-def analysed(folder: Path, weights: list[np.ndarray], **settings: object) -> Analysis:
+def analysed(folder, weights: list[np.ndarray], **settings: object) -> Analysis:
     """Of matrices fc0.weight … one behind the other,."""
     nodes, tensors, value = [], {}, "x"
     for index, weight in enumerate(weights):
@@ -81,7 +79,7 @@ def norms(found: Analysis) -> dict[str, float | None]:
     return {item.name: item.grad_norm for item in found.parameters}
 
 
-def test_weight_clipping_takes_the_smaller_of_weight_and_radius(tmp_path: Path) -> None:
+def test_weight_clipping_takes_the_smaller_of_weight_and_radius(tmp_path) -> None:
     """fc0 (norm 5) is scaled to 1, fc1 (norm 0.5) stays: exactly known, at 0.5."""
     clipping = {"mechanism": "weight-clipping", "constraint": SPECTRAL}
     found = norms(analysed(tmp_path, [5.0 * np.eye(2), 0.5 * np.eye(2)], **clipping))
@@ -89,13 +87,13 @@ def test_weight_clipping_takes_the_smaller_of_weight_and_radius(tmp_path: Path) 
     assert found["fc0.weight"] == pytest.approx(0.5 * loss, rel=1e-6)
 
 
-def test_weights_within_the_radius_are_left_alone(tmp_path: Path) -> None:
+def test_weights_within_the_radius_are_left_alone(tmp_path) -> None:
     wide = {"mechanism": "weight-clipping", "constraint": ConstraintSpec("frobenius", 99.0)}
     weights = [5.0 * np.eye(2), 0.5 * np.eye(2)]
     assert norms(analysed(tmp_path, weights, **wide)) == norms(analysed(tmp_path, weights))
 
 
-def test_weight_clipping_holds_for_the_clipped_network_under_attack(tmp_path: Path) -> None:
+def test_weight_clipping_holds_for_the_clipped_network_under_attack(tmp_path) -> None:
     rng = np.random.default_rng(1)
     weights = [rng.standard_normal((4, 4)) * s for s in (3.0, 0.1, 2.0)]
     found = analysed(tmp_path, weights, mechanism="weight-clipping", constraint=SPECTRAL)

@@ -11,7 +11,6 @@ from lipcert.analysis.pipeline import analyze
 from lipcert.analysis.release import plan_of
 from lipcert.errors import UsageError
 from lipcert.importer.load import load_model
-from lipcert.importer.model import ImportedModel
 from lipcert.report.analysis import analysis_json
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.report.written import analysis_text
@@ -22,7 +21,7 @@ CONSTRAINED = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 1.0}
 
 
 @cache
-def imported() -> ImportedModel:
+def imported():
     return load_model(MODEL, trusted=True)
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,14 +20,12 @@ from lipcert.analysis.premises import (
     scaled_down,
     scope_claim,
 )
-from lipcert.analysis.records import Analysis
 from lipcert.core.coverage import tensors_read
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.diagnostics import Level
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples, random_examples
-from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_model
 from lipcert.report.analysis import assumption_rows
 from lipcert.settings.settings import ConstraintSpec, Settings
@@ -41,9 +38,7 @@ RNG = np.random.default_rng(3)
 FOUR, SIX = (RNG.standard_normal((6, n)).astype(np.float32) for n in (4, 6))
 
 
-def analysis_of(
-    folder: Path, steps: list[str], weight: np.ndarray = FOUR, **stated: object
-) -> Analysis:
+def analysis_of(folder, steps: list[str], weight: np.ndarray = FOUR, **stated: object):
     """Of x·weight and further operators, with attributes behind a colon: "Reshape:0,2,2"."""
     tensors: dict[str, np.ndarray] = {"weight": weight}
     nodes, value = "v = MatMul(x, weight)", "v"
@@ -77,7 +72,7 @@ def analysis_of(
     ],
 )
 def test_what_nobody_stated_is_said(
-    steps: list[str], weight: np.ndarray, kind: str, doubt: str, remedy: str, tmp_path: Path
+    steps: list[str], weight: np.ndarray, kind: str, doubt: str, remedy: str, tmp_path
 ) -> None:
     analysis = analysis_of(tmp_path, steps, weight)
     assert analysis.assumptions.loss["kind"] == kind
@@ -91,16 +86,14 @@ def test_what_nobody_stated_is_said(
     assert line.startswith(f"ASSUMED, because nothing was stated: {kind}")
 
 
-def test_what_was_stated_is_not_said_to_be_assumed(tmp_path: Path) -> None:
+def test_what_was_stated_is_not_said_to_be_assumed(tmp_path) -> None:
     analysis = analysis_of(tmp_path, ["Sigmoid"], loss="mse", label_norm=1.0)
     assert not any(item.code == "LC108" for item in analysis.diagnostics)
     assert dict(assumption_rows(analysis))["loss"].startswith("mse")
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-def test_nll_behind_log_softmax_is_the_cross_entropy_of_the_logits(
-    scale: float, tmp_path: Path
-) -> None:
+def test_nll_behind_log_softmax_is_the_cross_entropy_of_the_logits(scale: float, tmp_path) -> None:
     """The same function of the weights: bounds that differ by a few per cent at most."""
     weight = np.float32(scale) * FOUR
     logits = analysis_of(tmp_path, [], weight, loss="cross-entropy").network
@@ -112,7 +105,7 @@ def test_nll_behind_log_softmax_is_the_cross_entropy_of_the_logits(
 
 
 @pytest.mark.parametrize("weight", [FOUR[:, :1], FOUR])
-def test_nll_needs_a_vector_of_classes(weight: np.ndarray, tmp_path: Path) -> None:
+def test_nll_needs_a_vector_of_classes(weight: np.ndarray, tmp_path) -> None:
     steps = ["Reshape:-1,1,1"] if weight.shape[1] == 1 else ["Reshape:0,2,2"]
     with pytest.raises(UsageError, match="nll needs one vector of at least two class scores"):
         analysis_of(tmp_path, steps, weight, loss="nll")
@@ -205,7 +198,7 @@ SPECTRAL2 = ConstraintSpec("spectral", 2.0)
 SPECTRAL = ConstraintSpec("spectral", 1.0)
 
 
-def network() -> Graph:
+def network():
     """A tensor that is a bias at one node and a scale at another, and ordinary ones."""
     both = trained("both", np.ones(2))
     return chain(
@@ -241,7 +234,7 @@ def test_frozen_parameters_keep_the_numbers_of_the_file(name: str) -> None:
     assert name not in constraints_of(graph, settings)
 
 
-def kept(folder: Path, nodes: list, tensors: dict[str, object], spec: ConstraintSpec) -> bool:
+def kept(folder, nodes: list, tensors: dict[str, object], spec: ConstraintSpec) -> bool:
     """Whether weight clipping leaves the tensors of a file as they are."""
     path = folder / "net.onnx"
     path.write_bytes(onnx_model(nodes, ["N", 4], tensors).SerializeToString())
@@ -262,7 +255,7 @@ def kept(folder: Path, nodes: list, tensors: dict[str, object], spec: Constraint
     ],
 )
 def test_a_clip_leaves_alone_what_its_constraint_speaks_of_and_finds_small(
-    tmp_path: Path, kind: str, radius: float, stays: bool
+    tmp_path, kind: str, radius: float, stays: bool
 ) -> None:
     """Of a scale the largest entry, 2; its Euclidean norm is 4."""
     tensors = {"gamma": [2.0, -2.0, 2.0, 2.0], "beta": [0.0] * 4}
@@ -270,7 +263,7 @@ def test_a_clip_leaves_alone_what_its_constraint_speaks_of_and_finds_small(
     assert kept(tmp_path, nodes, tensors, ConstraintSpec(kind, radius)) is stays
 
 
-def test_a_clip_reads_what_an_operand_does_not_show(tmp_path: Path) -> None:
+def test_a_clip_reads_what_an_operand_does_not_show(tmp_path) -> None:
     """Half of a matrix is small; its norm as a whole is 5."""
     whole = np.diag([1.0, 1.0, 5.0, 1.0]).tolist()
     tensors = {"w": whole, "starts": [0], "ends": [2]}
@@ -279,7 +272,7 @@ def test_a_clip_reads_what_an_operand_does_not_show(tmp_path: Path) -> None:
     assert kept(tmp_path, nodes, tensors, ConstraintSpec("frobenius", 5.4))
 
 
-def test_what_is_not_within_is_bounded_by_its_radius_alone(tmp_path: Path) -> None:
+def test_what_is_not_within_is_bounded_by_its_radius_alone(tmp_path) -> None:
     tensors = {"w": np.eye(4).tolist(), "v": (9.0 * np.eye(4)).tolist()}
     nodes = "h = Gemm(x, w)  y = Gemm(h, v)"
     path = tmp_path / "net.onnx"

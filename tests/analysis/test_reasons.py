@@ -8,7 +8,6 @@ import pytest
 from lipcert import Settings, load_model
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.analysis.reasons import bound_report
-from lipcert.analysis.records import BoundReport, ReasonReport
 from lipcert.errors import UsageError
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -19,16 +18,16 @@ def _found(request: pytest.FixtureRequest) -> Bounded:
     return bounded(load_model(MODELS / f"{request.param}.onnx"), Settings(input_box=(0.0, 1.0)))
 
 
-def _report(found: Bounded, name: str) -> BoundReport:
+def _report(found: Bounded, name: str):
     return bound_report(found, "model.onnx", "0" * 64, name)
 
 
-def _roots(found: Bounded, name: str) -> tuple[ReasonReport, ...]:
+def _roots(found: Bounded, name: str):
     report = _report(found, name)
     return report.reasons[: report.roots]
 
 
-def _ends(found: Bounded, name: str) -> list[ReasonReport]:
+def _ends(found: Bounded, name: str):
     return [item for item in _report(found, name).reasons if not item.because]
 
 

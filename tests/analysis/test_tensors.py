@@ -1,14 +1,11 @@
 """Which tensors of a file hold which parameter: what exporters merge, copy and leave out."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from lipcert.analysis.bounded import Bounded, bounded, bounded_again
 from lipcert.errors import NoVerdictError
 from lipcert.importer.load import load_model
-from lipcert.importer.model import ImportedModel
 from lipcert.importer.nodes import FX_NODE
 from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
@@ -19,7 +16,7 @@ PLAIN = Settings(input_norm=1.0, loss="cross-entropy")
 RULE = "pkg.onnxscript.rewriter.rule_name"
 
 
-def without_a_bias(folder: Path, second: str) -> ImportedModel:
+def without_a_bias(folder, second: str):
     """y = 10·(w x + b) + c, where the file lacks b; both are zeros. second: how it calls c."""
     nodes = f'h = Gemm<transB=1>(x, w)  y = Gemm<transB=1>(h, v, "{second}")'
     v = 10.0 * np.eye(3, dtype=np.float32)
@@ -37,7 +34,7 @@ def without_a_bias(folder: Path, second: str) -> ImportedModel:
 
 
 @pytest.mark.parametrize("second", ["c", "d"])
-def test_a_bias_left_out_is_no_other_tensor_of_zeros(tmp_path: Path, second: str) -> None:
+def test_a_bias_left_out_is_no_other_tensor_of_zeros(tmp_path, second: str) -> None:
     """∂loss/∂b = 10·∂loss/∂c, whose norm comes near √2 where another class is certain."""
     found = bounded(without_a_bias(tmp_path, second), PLAIN)
     for each in (found, bounded_again(found, Settings(input_norm=0.5, loss="cross-entropy"))):
@@ -46,9 +43,7 @@ def test_a_bias_left_out_is_no_other_tensor_of_zeros(tmp_path: Path, second: str
 
 
 @pytest.mark.parametrize(("size", "places"), [(4, [0] * 4), (1, [0] * 4), (3, [0, 0, 1, 1])])
-def test_a_bias_of_repeated_zeros_is_not_left_out(
-    tmp_path: Path, size: int, places: list[int]
-) -> None:
+def test_a_bias_of_repeated_zeros_is_not_left_out(tmp_path, size: int, places: list[int]) -> None:
     """y = Wx + b[places], W of ones: at x = (½, ½, ½, ½) and −0.35 as labels, ∂loss/∂y is 4.7."""
     nodes = "c = Gather(b, i)  y = Gemm(x, w, c)"
     tensors = {"w": np.ones((4, 4), np.float32), "b": np.zeros(size, np.float32)}
@@ -61,7 +56,7 @@ def test_a_bias_of_repeated_zeros_is_not_left_out(
     assert attained * (1 - 1e-12) <= bound <= attained * 1.001
 
 
-def merged(folder: Path) -> ImportedModel:
+def merged(folder):
     """y = b·(a·x): a and b were equal when the file was written, which stores them once."""
     nodes = "h = Mul(x, a)  y = Mul(h, a)"
     names = "p_a: PARAMETER target='a'\np_b: PARAMETER target='b'\n"
@@ -73,11 +68,11 @@ def merged(folder: Path) -> ImportedModel:
     return load_model(saved(with_metadata(proto, f"x: USER_INPUT\n{names}", notes), folder))
 
 
-def bounds(folder: Path, **settings: object) -> Bounded:
+def bounds(folder, **settings: object) -> Bounded:
     return bounded(merged(folder), Settings(input_norm=1.0, loss="cross-entropy", **settings))
 
 
-def test_parameters_that_share_a_tensor_share_its_bound(tmp_path: Path) -> None:
+def test_parameters_that_share_a_tensor_share_its_bound(tmp_path) -> None:
     found = bounds(tmp_path)
     assert found.tensors == {"a": ("a",), "b": ("a",)}
     assert found.grad_norms["a"] == found.grad_norms["b"]
@@ -95,7 +90,7 @@ def test_parameters_that_share_a_tensor_share_its_bound(tmp_path: Path) -> None:
     ],
 )
 def test_a_shared_tensor_under_two_constraints_is_refused(
-    tmp_path: Path, settings: dict[str, object]
+    tmp_path, settings: dict[str, object]
 ) -> None:
     """The bounds of the one that is let be, or of the looser one, would be those of the other."""
     with pytest.raises(NoVerdictError, match="'a' and 'b' as one tensor"):
@@ -103,7 +98,7 @@ def test_a_shared_tensor_under_two_constraints_is_refused(
     assert bounds(tmp_path, constraint="frobenius:0.5").derived.lipschitz <= 0.25 * (1 + 1e-9)
 
 
-def test_other_numbers_of_parameters_that_share_a_tensor(tmp_path: Path) -> None:
+def test_other_numbers_of_parameters_that_share_a_tensor(tmp_path) -> None:
     found = bounds(tmp_path)
     ones = np.ones(4)
     again = bounded_again(found, PLAIN, {"a": ones, "b": ones})

@@ -1,8 +1,6 @@
 """An encoder under clipped backpropagation: the numbers of docs/mechanisms.md, by hand."""
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,7 +61,7 @@ class _Encoder:
         narrow = self.linear(f"{name}.fc2", self.add("Gelu", wide), 2 * WIDTH, WIDTH)
         return self.add("Add", f"{x} {narrow}")
 
-    def write(self, path: Path) -> Path:
+    def write(self, path):
         place = self.tensor("place", self.rng.standard_normal((TOKENS, WIDTH)) / 50)
         x = self.add("Add", f"{self.linear('embed', 'x', PIXELS, WIDTH)} {place}")
         for index in range(DEPTH):
@@ -78,19 +76,19 @@ class _Encoder:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
+def files(tmp_path_factory: pytest.TempPathFactory):
     """By the scale of the norms."""
     folder = tmp_path_factory.mktemp("encoder")
     return {s: _Encoder(s).write(folder / f"{s}.onnx") for s in (1.0, 0.25, 0.125)}
 
 
-def grad_norms(path: Path, **settings: object) -> dict[str, float | None]:
+def grad_norms(path, **settings: object) -> dict[str, float | None]:
     found = analyze(load_model(path, trusted=True), Settings(**{**SHARED, **settings}))  # type: ignore[arg-type]
     every = {item.name: item.grad_norm for item in found.parameters if item.trainable}
     return {**every, "": found.network.grad_norm}
 
 
-def weights(read: float, clipped: float) -> Iterator[float]:
+def weights(read: float, clipped: float):
     """β of every weight. read: of the five layers behind norms; clipped: of the two that clip."""
     yield math.sqrt(TOKENS * PIXELS)  # embed
     for _ in range(DEPTH):
@@ -116,7 +114,7 @@ def expected(read: float, clipped: float, head: float) -> float:
     ],
 )  # fmt: skip
 def test_every_depth_costs_the_same(
-    files: dict[float, Path],
+    files,
     scale: float,
     settings: dict[str, object],
     read: float,
@@ -130,7 +128,7 @@ def test_every_depth_costs_the_same(
 
 
 @pytest.mark.nightly
-def test_norms_that_are_trained(files: dict[float, Path]) -> None:
+def test_norms_that_are_trained(files) -> None:
     """A scale meets √(n(d − 1)), whatever its layer reads; a shift as many tokens as there are."""
     every = grad_norms(files[1.0], input_clip=8.0)
     shifts = grad_norms(files[1.0], input_clip=8.0, freeze=SCALES)
@@ -144,7 +142,7 @@ def test_norms_that_are_trained(files: dict[float, Path]) -> None:
 
 
 @pytest.mark.nightly
-def test_the_head_alone_is_bounded_by_the_last_norm(files: dict[float, Path]) -> None:
+def test_the_head_alone_is_bounded_by_the_last_norm(files) -> None:
     """√2·√(d + 1): the gradient of the loss times the mean of tokens of norm √d, and its bias; a
     clip beyond √2 never acts, and makes the bound one for all weights of the head."""
     found = grad_norms(files[1.0], cotangent_clip=2.0, trainable=("head.*",))[""]

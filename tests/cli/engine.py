@@ -1,13 +1,8 @@
 """A stand-in for importer and engine, so that the command line is tested on its own."""
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
-import pytest
-
-from lipcert.analysis.records import Analysis
 from lipcert.cli import paths
 from lipcert.settings.gates import NO_GATES, Gates
 from lipcert.settings.settings import Settings
@@ -25,14 +20,14 @@ class Engine:
         self.result = sample()
         self.failure: BaseException | None = None
 
-    def load_under(self, path: Path, settings: Settings) -> object:
+    def load_under(self, path, settings: Settings) -> object:
         self.paths.append(str(path))
         self.loaded_under = settings
         if self.failure is not None:
             raise self.failure
         return self.model
 
-    def load_model(self, path: Path, **options: object) -> object:
+    def load_model(self, path, **options: object) -> object:
         """As `inspect` calls it, which knows no run."""
         return self.load_under(path, Settings())
 
@@ -40,18 +35,18 @@ class Engine:
         self,
         model: object,
         settings: Settings,
-        observe: Callable[[str, int, int], None],
+        observe,
         *,
         examples: object = None,
         gates: Gates = NO_GATES,
-    ) -> Analysis:
+    ):
         assert model is self.model
         self.settings = settings
         observe("conv1", 1, 2)
         return self.result
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> Engine:
+def install(monkeypatch) -> Engine:
     engine = Engine()
     for name, attributes in (
         ("lipcert.importer.load", ("load_model", "load_under")),

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -12,7 +11,6 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 from torch.nn import functional
 
 from lipcert.audit.recorder import Recorder
@@ -28,7 +26,7 @@ FREE = ("--mechanism", "gradient-clipping", "--clip-norm", "0.5")
 call = partial(issued.call, "audit")
 
 
-def document(result: Result, code: int = 0) -> dict:
+def document(result, code: int = 0) -> dict:
     assert result.exit_code == code, (result.stdout[:2000], result.stderr)
     found = json.loads(result.stdout)
     assert found["schema"] == "lipcert.audit/1"
@@ -223,7 +221,7 @@ def wrong_label(_run: Path, path: Path) -> tuple[object, ...]:
     [(missing_blobs, "blob"), (wrong_label, "example 8: 10 is not a class from 0 to 9")],
 )
 def test_a_damaged_trace_and_bad_data_are_no_verdict(
-    run: Path, tmp_path: Path, spoiled: Callable[[Path, Path], tuple[object, ...]], said: str
+    run: Path, tmp_path: Path, spoiled, said: str
 ) -> None:
     result = call(MODEL, *spoiled(run, tmp_path / "spoiled"))
     assert result.exit_code == 3

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -41,7 +40,7 @@ def _issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def changed(file: Path, change: Callable[[Certificate], Certificate]) -> Path:
+def changed(file: Path, change) -> Path:
     file.write_bytes(write_certificate(change(read_certificate(file.read_bytes()))))
     return file
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import numpy as np
@@ -12,7 +11,7 @@ from tests.cli.issued import MODEL, OTHER, call, declared
 from tests.models.shipped import digits, path_of
 
 
-def test_an_analysis_in_every_format_at_once(tmp_path: Path) -> None:
+def test_an_analysis_in_every_format_at_once(tmp_path) -> None:
     xml, sarif = tmp_path / "a.xml", tmp_path / "a.sarif"
     reports = ("--report", f"junit={xml}", "--report", f"sarif={sarif}")
     done = call("analyze", MODEL, *reports, "--format", "github")
@@ -34,7 +33,7 @@ def test_an_analysis_in_every_format_at_once(tmp_path: Path) -> None:
         (("--max-slack", "1000", "--max-noise-to-signal", "5", "--batch-size", "999999"), 0, None),
     ],
 )
-def test_gates_of_an_analysis_in_every_format(tmp_path: Path, words, code, of_slack) -> None:
+def test_gates_of_an_analysis_in_every_format(tmp_path, words, code, of_slack) -> None:
     """Exceeded and not known are failures, whatever the format."""
     data, xml, sarif, text = (tmp_path / file for file in ("d.npz", "a.xml", "a.sarif", "a.txt"))
     split = digits((64,))
@@ -67,7 +66,7 @@ def test_gates_of_an_analysis_in_every_format(tmp_path: Path, words, code, of_sl
     assert "observed" in lines
 
 
-def test_an_open_assumption_is_an_error(file: Path) -> None:
+def test_an_open_assumption_is_an_error(file) -> None:
     done = call("check", file, "--model", MODEL, "--format", "junit")
     assert done.exit_code == 3
     root = fromstring(done.stdout)
@@ -75,7 +74,7 @@ def test_an_open_assumption_is_an_error(file: Path) -> None:
     assert root.find(".//testcase[@name='verdict']/failure") is not None
 
 
-def test_a_valid_certificate_is_green(file: Path) -> None:
+def test_a_valid_certificate_is_green(file) -> None:
     words = ("check", file, "--model", MODEL, "--accept-assumption", declared())
     root = fromstring(call(*words, "--format", "junit").stdout)
     assert [root.get(name) for name in ("tests", "failures", "skipped")] == ["1", "0", "0"]
@@ -84,7 +83,7 @@ def test_a_valid_certificate_is_green(file: Path) -> None:
     assert run["results"] == []
 
 
-def test_a_certificate_of_another_model_fails(file: Path) -> None:
+def test_a_certificate_of_another_model_fails(file) -> None:
     words = ("check", file, "--model", OTHER)
     done = call(*words, "--format", "github")
     assert done.exit_code == 1

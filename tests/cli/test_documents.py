@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
@@ -10,7 +9,6 @@ from math import inf, nextafter
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +22,6 @@ from tests.cli.issued import call, certificate_bytes
 from tests.report.samples import sample
 from tests.report.written import check_kept
 
-Change = Callable[[Certificate], Certificate]
-
 
 @pytest.fixture(name="files")
 def _files(tmp_path: Path) -> tuple[Path, Path]:
@@ -35,11 +31,11 @@ def _files(tmp_path: Path) -> tuple[Path, Path]:
     return old, new
 
 
-def change(file: Path, by: Change) -> None:
+def change(file: Path, by) -> None:
     file.write_bytes(write_certificate(by(read_certificate(file.read_bytes()))))
 
 
-def compare(*words: str | Path) -> Result:
+def compare(*words: str | Path):
     return call("compare", *words)
 
 
@@ -49,7 +45,7 @@ def found(files: tuple[Path, Path], *words: str) -> dict:
     return json.loads(done.stdout)
 
 
-def scaled(factor: float) -> Change:
+def scaled(factor: float):
     """The bound of the gradient of the first parameter, times a factor."""
 
     def by(certificate: Certificate) -> Certificate:
@@ -60,7 +56,7 @@ def scaled(factor: float) -> Change:
     return by
 
 
-def with_input(norm: str | None, box: list[str] | None) -> Change:
+def with_input(norm: str | None, box: list[str] | None):
     data = ({} if norm is None else {"norm": norm}) | ({} if box is None else {"box": box})
 
     def by(certificate: Certificate) -> Certificate:

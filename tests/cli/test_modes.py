@@ -1,7 +1,6 @@
 """Every verb names the layers that compute something else in train mode, in text and in JSON."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ STATED = ("--input-norm", "3", "--loss", "nll", "--batch-size", "8")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory):
     """A network with batch normalization that ends in LogSoftmax, with data and a certificate."""
     made = tmp_path_factory.mktemp("modes")
     rng = np.random.default_rng(1)
@@ -40,7 +39,7 @@ def codes(document: dict[str, list[dict[str, str]]]) -> set[str]:
     return {item["code"] for item in document["diagnostics"] if item["level"] == "warning"}
 
 
-def words(verb: str, folder: Path) -> tuple[str | Path, ...]:
+def words(verb: str, folder):
     model = folder / "m.onnx"
     return {
         "inspect": ("inspect", model),
@@ -52,7 +51,7 @@ def words(verb: str, folder: Path) -> tuple[str | Path, ...]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("verb", ["inspect", "analyze", "certify", "audit"])
-def test_a_verb_warns_in_text_and_json(verb: str, folder: Path) -> None:
+def test_a_verb_warns_in_text_and_json(verb: str, folder) -> None:
     done = call(*words(verb, folder))
     assert done.exit_code == 0, done.stderr
     assert "LC026" in done.stdout
@@ -62,7 +61,7 @@ def test_a_verb_warns_in_text_and_json(verb: str, folder: Path) -> None:
     assert "LC026" in codes(document)
 
 
-def test_analyses_and_inspections_list_the_layers(folder: Path) -> None:
+def test_analyses_and_inspections_list_the_layers(folder) -> None:
     inspected = json.loads(call(*words("inspect", folder), "--format", "json").stdout)
     analysed = json.loads(call(*words("analyze", folder), "--format", "json").stdout)
     (layer,) = inspected["eval_mode"]
@@ -73,20 +72,20 @@ def test_analyses_and_inspections_list_the_layers(folder: Path) -> None:
     assert "ASSUMED to stay in eval mode, statistics frozen and nothing dropped: bn" in text
 
 
-def test_a_check_rests_on_the_assumption(folder: Path) -> None:
+def test_a_check_rests_on_the_assumption(folder) -> None:
     done = call("check", folder / "c.json", "--model", folder / "m.onnx")
     assert done.exit_code == 3
     assert "A-EVAL [declared] Training keeps these layers in eval mode" in done.stdout
 
 
-def test_an_audit_of_a_certificate_warns_as_well(folder: Path) -> None:
+def test_an_audit_of_a_certificate_warns_as_well(folder) -> None:
     words = ("--model", folder / "m.onnx", "--data", folder / "d.npz", "--format", "json")
     done = call("audit", folder / "c.json", *words)
     assert done.exit_code == 0, done.stderr
     assert codes(json.loads(done.stdout)) == {"LC026"}
 
 
-def test_a_comparison_sees_that_more_is_assumed(folder: Path) -> None:
+def test_a_comparison_sees_that_more_is_assumed(folder) -> None:
     """An analysis of before the assumption against one of now."""
     now = json.loads(call(*words("analyze", folder), "--format", "json").stdout)
     (folder / "now.json").write_text(json.dumps(now), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
@@ -139,7 +138,7 @@ def test_a_refused_file_is_outlined_with_all_reasons(tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _read_once() -> Iterator[None]:
+def _read_once():
     """The sources do not change in between."""
     with patch("lipcert.explain.core_pages", cache(core_pages)):
         yield

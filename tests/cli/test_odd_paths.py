@@ -6,7 +6,6 @@ The options and arguments are those that the verbs declare: a new one is covered
 import os
 import re
 import signal
-from collections.abc import Iterator
 
 import click
 import numpy as np
@@ -24,7 +23,7 @@ _NAMES = {"data", "out_file", "out", "model", "certificate", "analysis", "folder
 _NO_PATHS = {"cluster"}  # an address
 
 
-def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands():
     """All verbs, and the verbs of groups, by their words."""
     pending = [((verb,), _command_of(verb)) for verb in _VERBS]
     while pending:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from lipcert.cli.output import write
 from tests.cli.issued import MODEL, call
 
 
-def test_a_regular_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_a_regular_file_is_replaced_as_a_whole(tmp_path) -> None:
     file = tmp_path / "result"
     file.write_text("old", encoding="utf-8")
     before = file.stat().st_ino
@@ -20,7 +19,7 @@ def test_a_regular_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+def test_a_pipe_stays_a_pipe(tmp_path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -42,21 +41,21 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_has_the_format_of_its_ending_where_none_is_given(
-    name: str, more: tuple[str, ...], start: str, tmp_path: Path
+    name: str, more: tuple[str, ...], start: str, tmp_path
 ) -> None:
     done = call("inspect", MODEL, *more, "-o", tmp_path / name)
     assert (done.exit_code, done.stdout) == (0, "")
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
 
 
-def test_an_ending_that_a_verb_does_not_write_is_refused(tmp_path: Path) -> None:
+def test_an_ending_that_a_verb_does_not_write_is_refused(tmp_path) -> None:
     done = call("inspect", MODEL, "-o", tmp_path / "a.html")
     assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert "ends as html" in done.stderr
     assert "one of text, json" in done.stderr
 
 
-def test_the_ending_of_a_certificate_is_not_the_format_of_what_is_said(tmp_path: Path) -> None:
+def test_the_ending_of_a_certificate_is_not_the_format_of_what_is_said(tmp_path) -> None:
     done = call("certify", MODEL, "-o", tmp_path / "c.json")
     assert "accepted by the checker" in done.stdout
     assert json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))

@@ -1,7 +1,6 @@
 """`lipcert report`: from files that the verbs wrote to one page."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ from tests.cli.issued import MODEL, WORDS, call, certificate_bytes
 
 
 @pytest.fixture(name="files", scope="module")
-def _files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def _files(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("report")
     files = {name: folder / f"{name}.json" for name in ("analysis", "certificate", "check")}
     files["certificate"].write_bytes(certificate_bytes())
@@ -20,7 +19,7 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
-def test_everything_about_a_model_is_one_page(files: dict[str, Path], tmp_path: Path) -> None:
+def test_everything_about_a_model_is_one_page(files, tmp_path) -> None:
     page = tmp_path / "report.html"
     done = call("report", *files.values(), "-o", page)
     assert (done.exit_code, done.stdout) == (0, "")
@@ -34,14 +33,14 @@ def test_everything_about_a_model_is_one_page(files: dict[str, Path], tmp_path: 
     }
 
 
-def test_a_certificate_alone_is_claimed_and_not_proved(files: dict[str, Path]) -> None:
+def test_a_certificate_alone_is_claimed_and_not_proved(files) -> None:
     text = call("report", files["certificate"]).stdout
     assert "CLAIMED" in text
     assert "This report does not include a check of this certificate" in text
     assert "CONDITIONAL" not in text
 
 
-def test_json_holds_the_documents_as_they_were(files: dict[str, Path]) -> None:
+def test_json_holds_the_documents_as_they_were(files) -> None:
     done = call("report", *files.values(), "--format", "json")
     found = json.loads(done.stdout)
     assert found["schema"] == "lipcert.report/1"
@@ -51,7 +50,7 @@ def test_json_holds_the_documents_as_they_were(files: dict[str, Path]) -> None:
         assert documents[document["schema"]] == document
 
 
-def test_markdown_says_the_same_without_charts(files: dict[str, Path]) -> None:
+def test_markdown_says_the_same_without_charts(files) -> None:
     text = call("report", *files.values(), "--format", "markdown").stdout
     assert text.startswith("# LipCert report")
     assert "# LipCert check\n\n**Conditional\\: assumptions are neither" in text
@@ -59,7 +58,7 @@ def test_markdown_says_the_same_without_charts(files: dict[str, Path]) -> None:
     assert "<svg" not in text
 
 
-def test_a_check_of_another_certificate_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_check_of_another_certificate_is_refused(files, tmp_path) -> None:
     other = tmp_path / "other.json"
     document = json.loads(files["check"].read_text(encoding="utf-8"))
     other.write_text(json.dumps({**document, "certificate": "ab" * 32}), encoding="utf-8")

@@ -3,8 +3,6 @@ torch is loaded, with what may be meant; and no file that is read is replaced.""
 
 import shlex
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +34,7 @@ UNFIT = (
 
 
 @pytest.fixture(name="folder", autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _folder(tmp_path, monkeypatch: pytest.MonkeyPatch):
     """A folder with one of each."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.onnx").write_bytes(MODEL.read_bytes())
@@ -47,7 +45,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def of_models() -> Iterator[tuple[int, str, str]]:
+def of_models():
     for verb in ("inspect", "analyze", "certify", "audit --data data.npz"):
         for model, why in (
             ("nett.onnx", "'nett.onnx' does not exist; did you mean 'net.onnx'?"),
@@ -60,7 +58,7 @@ def of_models() -> Iterator[tuple[int, str, str]]:
             yield 3, f"{verb} {model}", f"[LC001] {why}"
 
 
-def of_results() -> Iterator[tuple[int, str, str]]:
+def of_results():
     for words in (
         *("inspect net.onnx", "analyze net.onnx", "certify net.onnx", DATA, "report net.json"),
         *("compare net.json net.json", "privacy --noise-multiplier 1 --steps 3"),
@@ -171,7 +169,7 @@ LATER = [
 
 @pytest.mark.parametrize(("code", "words", "says"), REQUESTS + LATER)
 def test_what_cannot_be_done_is_said_in_one_line(
-    code: int, words: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, words: str, says: str, folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a hint, where words are wrong."""
     for name in SLOW if (code, words, says) in REQUESTS else ():
@@ -224,7 +222,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("content", BROKEN)
-def test_what_is_no_document_is_not_read(content: bytes, folder: Path) -> None:
+def test_what_is_no_document_is_not_read(content: bytes, folder) -> None:
     (folder / "x.json").write_bytes(content)
     (folder / "good.json").write_bytes(certificate_bytes())
     for words in (

@@ -3,7 +3,6 @@
 import json
 import shlex
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ def document() -> dict[str, object]:
     return json.loads(done.stdout)
 
 
-def test_a_suggested_setting_is_what_analyze_says(tmp_path: Path) -> None:
+def test_a_suggested_setting_is_what_analyze_says(tmp_path) -> None:
     """The settings of a suggestion, on the command line, have the bound that it states."""
     found = document()
     own = next(item for item in found["suggestions"] if item["change"].endswith("C = 1"))
@@ -59,7 +58,7 @@ def test_the_report_begins_with_how_things_stand() -> None:
 
 
 @pytest.mark.nightly
-def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path: Path) -> None:
+def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path) -> None:
     file = tmp_path / "recipe.toml"
     words = ["suggest", MODEL, *RUN, "--format", "json", "--apply", str(file)]
     done = lipcert(words)
@@ -81,7 +80,7 @@ def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path: Path) -
 
 
 @pytest.mark.nightly
-def test_private_data_are_said_to_cost_privacy(tmp_path: Path) -> None:
+def test_private_data_are_said_to_cost_privacy(tmp_path) -> None:
     file = tmp_path / "data.npz"
     random = np.random.default_rng(0)
     np.savez(file, x=random.random((8, 64)), y=random.integers(10, size=8))

@@ -2,13 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
-from click.testing import Result
 
 from tests.commands import lipcert
 
@@ -60,7 +57,7 @@ NUMBER = 3
 
 
 @pytest.fixture(name="folder")
-def _folder(tmp_path: Path) -> Iterator[Path]:
+def _folder(tmp_path):
     (tmp_path / "loop_of_twins.py").write_text(SCRIPT, encoding="utf-8")
     draws = np.random.default_rng(0)
     x = draws.normal(size=(64, 6)).astype(np.float32)
@@ -69,12 +66,12 @@ def _folder(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("loop_of_twins", None)
 
 
-def audit(folder: Path, function: str, *words: str, data: str = "data.npz") -> Result:
+def audit(folder, function: str, *words: str, data: str = "data.npz"):
     place = f"loop_of_twins.py:{function}"
     return lipcert(["audit", "--twin", place, "--data", data, *words], folder)
 
 
-def test_a_right_run_passes_and_leaves_no_folder(folder: Path) -> None:
+def test_a_right_run_passes_and_leaves_no_folder(folder) -> None:
     done = audit(folder, "run", "--twin-count", "1", "--format", "json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -84,7 +81,7 @@ def test_a_right_run_passes_and_leaves_no_folder(folder: Path) -> None:
     assert not (folder / "run").exists()
 
 
-def test_data_of_a_function_are_a_data_set(folder: Path) -> None:
+def test_data_of_a_function_are_a_data_set(folder) -> None:
     words = ("--twin-example", "5", "--twin-example", "-1", "--neighbours", "replace-one")
     done = audit(folder, "run", *words, data="loop_of_twins.py:loader")
     assert done.exit_code == 0, done.output
@@ -92,7 +89,7 @@ def test_data_of_a_function_are_a_data_set(folder: Path) -> None:
     assert "number = 63" in done.stdout
 
 
-def test_a_difference_is_a_violation_in_every_format(folder: Path) -> None:
+def test_a_difference_is_a_violation_in_every_format(folder) -> None:
     reports = {name: folder / f"report.{name}" for name in ("json", "junit", "sarif", "markdown")}
     further = [f"--report={name}={path}" for name, path in reports.items()]
     words = ("--twin-count", "1", "--no-twin-far", "--twin-seed", "7")
@@ -110,7 +107,7 @@ def test_a_difference_is_a_violation_in_every_format(folder: Path) -> None:
     assert says in reports["markdown"].read_text(encoding="utf-8")
 
 
-def test_a_function_that_is_random_decides_nothing(folder: Path) -> None:
+def test_a_function_that_is_random_decides_nothing(folder) -> None:
     done = audit(folder, "random", "--twin-count", "1", "--no-twin-far")
     assert done.exit_code == 3, done.output
     assert "two runs on the same data differ, too, at the end: what is returned[1] differs" in (
@@ -118,7 +115,7 @@ def test_a_function_that_is_random_decides_nothing(folder: Path) -> None:
     )
 
 
-def test_what_is_refused(folder: Path) -> None:
+def test_what_is_refused(folder) -> None:
     failed = audit(folder, "failing")
     assert failed.exit_code == 3
     assert "failed at loop_of_twins.py:" in failed.stderr

@@ -9,7 +9,6 @@ import copy
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,7 +107,7 @@ def _good(name: str, model: str, data: bytes, why: str) -> list[Entry]:
 # claims --------------------------------------------------------------------------------------
 
 
-def _too_small(name: str, model: str, said: Any) -> Iterator[Entry]:
+def _too_small(name: str, model: str, said: Any):
     """A number by itself a little smaller than what follows from the model; noise claimed larger.
 
     Each of the perceptron, elsewhere the last of each kind.
@@ -132,7 +131,7 @@ def _too_small(name: str, model: str, said: Any) -> Iterator[Entry]:
             )  # fmt: skip
 
 
-def _numbers(said: Any) -> Iterator[tuple[str, str, str]]:
+def _numbers(said: Any):
     """The kind, the place and the spelling of every bound that lines and claims state."""
     for k, line in enumerate(said["lines"]):
         if "bound" in line and line["rule"] not in NORMS:
@@ -150,7 +149,7 @@ def _numbers(said: Any) -> Iterator[tuple[str, str, str]]:
         yield "epsilon", "/privacy/epsilon", said["privacy"]["epsilon"]
 
 
-def _false_weights() -> Iterator[Entry]:
+def _false_weights():
     """Of a kernel: by which the steps between are no contraction, or of another number."""
     name = "kernel-weights"
     said = _read(name)
@@ -179,7 +178,7 @@ def _line(said: Any, rule: str, value: str) -> int:
 # statements ----------------------------------------------------------------------------------
 
 
-def _other_models() -> Iterator[Entry]:
+def _other_models():
     """The right certificate of another model, and of the same one saved again."""
     why = "it computes other things"
     yield _entry("the model of another", "convolution", "perceptron", "invalid", 1, why)
@@ -202,7 +201,7 @@ def _other_models() -> Iterator[Entry]:
     )  # fmt: skip
 
 
-def _by_hand() -> Iterator[Entry]:
+def _by_hand():
     """Rules that `certify` has no use for in networks of this size, in places where they hold."""
     said = _read("perceptron")
     form = next(k for k, x in enumerate(said["lines"]) if x.get("stop") == "v1")
@@ -288,7 +287,7 @@ def _added(
     why: str,
     *wrong: tuple[str, object],
     behind: int = 1,
-) -> Iterator[Entry]:
+):
     """With a line more at the one of a rule about a value; wrong: members of which nothing
     follows."""
     said, (model, _) = _read(base), GOOD[base]
@@ -315,7 +314,7 @@ def _with_line(said: Any, at: int, line: dict[str, Any], model: str) -> Any:
     return said
 
 
-def _kinds() -> Iterator[Entry]:
+def _kinds():
     """Of every kind of step one line that names it by a version that is not its own."""
     seen: set[str] = set()
     for name, (model, _) in GOOD.items():
@@ -336,7 +335,7 @@ def _put(path: str, value: object) -> dict[str, object]:
 # bytes ---------------------------------------------------------------------------------------
 
 
-def _ill_spelt() -> Iterator[Entry]:
+def _ill_spelt():
     """The same members in bytes that are not their one spelling."""
     data = (HERE / "certificates/perceptron.json").read_bytes()
     said = json.loads(data)
@@ -362,14 +361,14 @@ def _ill_spelt() -> Iterator[Entry]:
     yield from _of_bytes(data, spellings, "not its one spelling")
 
 
-def _of_bytes(data: bytes, all_changed: Mapping[str, bytes], why: str) -> Iterator[Entry]:
+def _of_bytes(data: bytes, all_changed, why: str):
     for name, changed in all_changed.items():
         assert changed != data
         (HERE / f"certificates/{name}.json").write_bytes(changed)
         yield _entry(name, "perceptron", name, "invalid", 0, f"{why}: {name}")
 
 
-def _hostile() -> Iterator[Entry]:
+def _hostile():
     """Made to break a reader, to make it wait, or to have it open another file."""
     data = (HERE / "certificates/perceptron.json").read_bytes()
     broken = {
@@ -392,7 +391,7 @@ def _hostile() -> Iterator[Entry]:
     yield from _outside()
 
 
-def _outside() -> Iterator[Entry]:
+def _outside():
     """Weights in a file beside the model, behind a link, in another folder, and not there."""
     for name, location, verdict, stage in (
         ("external", "weights.bin", "conditional", 9),

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 Tensor = torch.Tensor
-Attributes = dict[str, object]
 
 
 def stored(proto: ModelProto) -> dict[str, Tensor]:
@@ -44,9 +43,7 @@ def apply(node: NodeProto, values: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def patches(
-    x: Tensor, taps: list[int], a: Attributes, fill: float
-) -> tuple[Tensor, Tensor, list[int]]:
+def patches(x: Tensor, taps: list[int], a, fill: float) -> tuple[Tensor, Tensor, list[int]]:
     """[N, C, *outputs, taps]; which of them read the input; how many outputs each axis has."""
     sizes, rank = list(x.shape[2:]), len(taps)
     strides, dilations = a.get("strides", [1] * rank), a.get("dilations", [1] * rank)
@@ -74,7 +71,7 @@ def patches(
     return y.flatten(-rank), mask.expand(1, 1, *mask.shape[2:]).flatten(-rank), outputs
 
 
-def _conv(a: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def _conv(a, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     groups, taps = a.get("group", 1), list(w.shape[2:])
     found, _, outputs = patches(x, taps, a, 0.0)
     parts = found.reshape(len(x), groups, -1, *outputs, math.prod(taps))
@@ -85,7 +82,7 @@ def _conv(a: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tenso
     return y if b is None else y + _channels(b, y)
 
 
-def _conv_transpose(a: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def _conv_transpose(a, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     rank = w.ndim - 2
     f = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
     strides, dilations = a.get("strides", [1] * rank), a.get("dilations", [1] * rank)
@@ -96,7 +93,7 @@ def _conv_transpose(a: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None
     return y if b is None else y + _channels(b, y)
 
 
-def _attention(a: Attributes, *tokens: Tensor) -> Tensor:
+def _attention(a, *tokens: Tensor) -> Tensor:
     """Of [N, tokens, features], without a mask."""
     q, k, v = (x.unflatten(2, (a["q_num_heads"], -1)).transpose(1, 2) for x in tokens)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -106,7 +103,7 @@ def _channels(vector: Tensor, like: Tensor) -> Tensor:
     return vector.reshape(1, -1, *[1] * (like.ndim - 2))
 
 
-def _gemm(a: Attributes, x: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
+def _gemm(a, x: Tensor, w: Tensor, c: Tensor | None = None) -> Tensor:
     left = x.T if a.get("transA") else x
     right = w.T if a.get("transB") else w
     y = a.get("alpha", 1.0) * (left @ right)
@@ -114,14 +111,14 @@ def _gemm(a: Attributes, x: Tensor, w: Tensor, c: Tensor | None = None) -> Tenso
 
 
 def _batch_norm(
-    a: Attributes, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
+    a, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
 ) -> Tensor:
     inverse = 1.0 / torch.sqrt(variance + a.get("epsilon", 1e-5))
     moved = (x - _channels(mean, x)) * _channels(inverse, x)
     return moved * _channels(scale, x) + _channels(shift, x)
 
 
-def _layer_norm(a: Attributes, x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
+def _layer_norm(a, x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
     y = _standard(x, list(range(a.get("axis", -1) % x.ndim, x.ndim)), a.get("epsilon", 1e-5))
     return y * scale if shift is None else y * scale + shift
 
@@ -131,29 +128,29 @@ def _standard(x: Tensor, axes: list[int], epsilon: float) -> Tensor:
     return moved / torch.sqrt((moved**2).mean(axes, keepdim=True) + epsilon)
 
 
-def _instance_norm(a: Attributes, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+def _instance_norm(a, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     y = _standard(x, list(range(2, x.ndim)), a.get("epsilon", 1e-5))
     return y * _channels(scale, x) + _channels(shift, x)
 
 
-def _group_norm(a: Attributes, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+def _group_norm(a, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     blocks = x.reshape(len(x), a["num_groups"], -1)
     y = _standard(blocks, [2], a.get("epsilon", 1e-5)).reshape(x.shape)
     return y * _channels(scale, x) + _channels(shift, x)
 
 
-def _max_pool(a: Attributes, x: Tensor) -> Tensor:
+def _max_pool(a, x: Tensor) -> Tensor:
     return patches(x, a["kernel_shape"], a, -math.inf)[0].amax(-1)
 
 
-def _average_pool(a: Attributes, x: Tensor) -> Tensor:
+def _average_pool(a, x: Tensor) -> Tensor:
     found, inside, _ = patches(x, a["kernel_shape"], a, 0.0)
     if a.get("count_include_pad", 0):
         return found.sum(-1) / math.prod(a["kernel_shape"])
     return found.sum(-1) / inside.sum(-1)
 
 
-def _lp_pool(a: Attributes, x: Tensor) -> Tensor:
+def _lp_pool(a, x: Tensor) -> Tensor:
     return _length(patches(x, a["kernel_shape"], a, 0.0)[0], [-1], a.get("p", 2), keep=False)
 
 
@@ -164,7 +161,7 @@ def _length(x: Tensor, axes: list[int], p: int, *, keep: bool) -> Tensor:
 
 
 def _reduced(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[..., Tensor]:
-    def reduce(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    def reduce(a, x: Tensor, axes: Tensor | None = None) -> Tensor:
         everything = a.get("axes", list(range(x.ndim)))
         chosen = everything if axes is None else axes.tolist()
         return function(x, chosen, bool(a.get("keepdims", 1)))
@@ -172,7 +169,7 @@ def _reduced(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[
     return reduce
 
 
-def _pad(a: Attributes, x: Tensor, pads: Tensor, number: Tensor | None = None) -> Tensor:
+def _pad(a, x: Tensor, pads: Tensor, number: Tensor | None = None) -> Tensor:
     mode = a.get("mode", b"constant").decode()
     count = x.ndim
     for axis in range(count):
@@ -191,9 +188,7 @@ def _pad(a: Attributes, x: Tensor, pads: Tensor, number: Tensor | None = None) -
     return x
 
 
-def _slice(
-    a: Attributes, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor
-) -> Tensor:
+def _slice(a, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor) -> Tensor:
     del a
     for start, end, axis, step in zip(
         *map(Tensor.tolist, (starts, ends, axes, steps)), strict=True
@@ -206,39 +201,37 @@ def _slice(
     return x
 
 
-def _reshape(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
+def _reshape(a, x: Tensor, shape: Tensor) -> Tensor:
     del a
     return x.reshape([x.shape[i] if n == 0 else n for i, n in enumerate(shape.tolist())])
 
 
-def _split(a: Attributes, x: Tensor, sizes: Tensor) -> tuple[Tensor, ...]:
+def _split(a, x: Tensor, sizes: Tensor) -> tuple[Tensor, ...]:
     return x.split(sizes.tolist(), a.get("axis", 0))
 
 
-def _gather(a: Attributes, x: Tensor, indices: Tensor) -> Tensor:
+def _gather(a, x: Tensor, indices: Tensor) -> Tensor:
     axis = a.get("axis", 0) % x.ndim
     return x[(slice(None),) * axis + (indices,)]
 
 
-def _prelu(a: Attributes, x: Tensor, slope: Tensor) -> Tensor:
+def _prelu(a, x: Tensor, slope: Tensor) -> Tensor:
     del a
     return torch.where(x >= 0, x, slope * x)
 
 
-def _clip(
-    a: Attributes, x: Tensor, low: Tensor | None = None, high: Tensor | None = None
-) -> Tensor:
+def _clip(a, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     del a
     x = x if low is None else torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
 
 
-def _flatten(a: Attributes, x: Tensor) -> Tensor:
+def _flatten(a, x: Tensor) -> Tensor:
     axis = a.get("axis", 1)
     return x.reshape(math.prod(x.shape[:axis]), -1)
 
 
-def _depth_to_space(a: Attributes, x: Tensor) -> Tensor:
+def _depth_to_space(a, x: Tensor) -> Tensor:
     n, c, h, w = x.shape
     b = a["blocksize"]
     if a.get("mode", b"DCR") == b"DCR":
@@ -252,7 +245,7 @@ def _elementwise(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return lambda _, x: function(x)
 
 
-def _selu(a: Attributes, x: Tensor) -> Tensor:
+def _selu(a, x: Tensor) -> Tensor:
     alpha, gamma = (
         a.get("alpha", 1.67326319217681884765625),
         a.get("gamma", 1.05070102214813232421875),
@@ -264,28 +257,28 @@ def _quick(x: Tensor) -> Tensor:
     return x * torch.tanh(F.softplus(x))
 
 
-def _unsqueeze(_: Attributes, x: Tensor, axes: Tensor) -> Tensor:
+def _unsqueeze(_, x: Tensor, axes: Tensor) -> Tensor:
     places = {int(axis) % (x.ndim + len(axes)) for axis in axes}
     for axis in sorted(places):
         x = x.unsqueeze(axis)
     return x
 
 
-def _squeeze(_: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def _squeeze(_, x: Tensor, axes: Tensor | None = None) -> Tensor:
     if axes is None:
         return x.squeeze()
     places = {int(axis) % x.ndim for axis in axes}
     return x.reshape([size for axis, size in enumerate(x.shape) if axis not in places])
 
 
-def _cumulative_sum(a: Attributes, x: Tensor, axis: Tensor) -> Tensor:
+def _cumulative_sum(a, x: Tensor, axis: Tensor) -> Tensor:
     along = int(axis)
     source = x.flip(along) if a.get("reverse", 0) else x
     found = source.cumsum(along) - (source if a.get("exclusive", 0) else 0)
     return found.flip(along) if a.get("reverse", 0) else found
 
 
-def _largest(a: Attributes, x: Tensor) -> Tensor:
+def _largest(a, x: Tensor) -> Tensor:
     """The first place of the largest number, or the last."""
     axis = a.get("axis", 0) % x.ndim
     numbers = x.numpy()
@@ -297,12 +290,12 @@ def _largest(a: Attributes, x: Tensor) -> Tensor:
     return places.unsqueeze(axis) if a.get("keepdims", 1) else places
 
 
-def _gather_nd(a: Attributes, x: Tensor, at: Tensor) -> Tensor:
+def _gather_nd(a, x: Tensor, at: Tensor) -> Tensor:
     leading = [torch.arange(len(x)).reshape(-1, *(1,) * (at.ndim - 2))] * a.get("batch_dims", 0)
     return x[(*leading, *at.unbind(-1))]
 
 
-def _lp_normalization(a: Attributes, x: Tensor) -> Tensor:
+def _lp_normalization(a, x: Tensor) -> Tensor:
     axis, p = a.get("axis", -1), a.get("p", 2)
     length = _length(x, [axis], p, keep=True)
     return x / torch.where(length == 0.0, torch.inf, length)
@@ -314,7 +307,7 @@ CASTS = {1: torch.float64, 6: torch.int32, 7: torch.int64, 9: torch.bool}
 def _recurrent(order: list[int], layer: Callable[..., tuple[Tensor, ...]]):
     """A recurrent layer of torch, whose gates stand in this order of those of ONNX."""
 
-    def op(a: Attributes, x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    def op(a, x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         def turned(tensor: Tensor) -> Tensor:
             return torch.cat([tensor.chunk(len(order))[k] for k in order])
 

@@ -3,7 +3,6 @@
 import json
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ def with_norms(first: float, second: float) -> dict[str, np.ndarray]:
     return {"first": first * IDENTITY, "second": second * IDENTITY}
 
 
-def safetensors(path: Path, arrays) -> Path:
+def safetensors(path, arrays):
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     body = b""
     for name, array in arrays.items():
@@ -44,7 +43,7 @@ def safetensors(path: Path, arrays) -> Path:
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def network(tmp_path_factory: pytest.TempPathFactory):
     """y = Relu(x·first)·second + shift."""
     tensors = {**with_norms(0.5, 2.0), "shift": np.full(4, 0.25, np.float32)}
     nodes = [node("MatMul", "x first", "h"), node("Relu", "h", "r")]
@@ -55,7 +54,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def honest(network: Path) -> Certificate:
+def honest(network) -> Certificate:
     """first within 1, second within 100, shift frozen."""
     held = (
         ("first", ConstraintSpec("spectral", 1.0)),
@@ -78,14 +77,12 @@ def renamed(certificate: Certificate, names) -> Certificate:
     )
 
 
-def checked(certificate: Certificate, network: Path, weights: Path) -> Report:
+def checked(certificate: Certificate, network, weights) -> Report:
     accepted = frozenset(item.id for item in certificate.assumptions)
     return check(write_certificate(certificate), network, Choices("float", accepted, weights))
 
 
-def test_exchanged_names_do_not_exchange_weights(
-    network: Path, honest: Certificate, tmp_path: Path
-) -> None:
+def test_exchanged_names_do_not_exchange_weights(network, honest: Certificate, tmp_path) -> None:
     """The norm of `first` is 50 under a constraint of 1, whatever the certificate calls it."""
     weights = safetensors(tmp_path / "step.safetensors", with_norms(50.0, 0.5))
     forged = renamed(honest, {"first": "second", "second": "first"})
@@ -97,7 +94,7 @@ def test_exchanged_names_do_not_exchange_weights(
 
 @pytest.mark.parametrize("decoy", ["ema.first", "first.best"])
 def test_a_decoy_under_a_name_of_the_certificate_is_not_believed(
-    decoy: str, network: Path, honest: Certificate, tmp_path: Path
+    decoy: str, network, honest: Certificate, tmp_path
 ) -> None:
     """The file holds first with norm 50, and small numbers under another name."""
     arrays = {**with_norms(50.0, 0.5), decoy: 0.5 * IDENTITY}
@@ -108,7 +105,7 @@ def test_a_decoy_under_a_name_of_the_certificate_is_not_believed(
 
 
 def test_without_its_own_name_a_tensor_is_found_by_the_certificate_if_nothing_else_fits(
-    network: Path, honest: Certificate, tmp_path: Path
+    network, honest: Certificate, tmp_path
 ) -> None:
     named = renamed(honest, {"first": "fc1.weight"})
     arrays = {"fc1.weight": 0.5 * IDENTITY, "second": 2.0 * IDENTITY}
@@ -121,9 +118,7 @@ def test_without_its_own_name_a_tensor_is_found_by_the_certificate_if_nothing_el
     assert "'fc1.old'" in report.reasons[0]
 
 
-def test_two_unknown_names_of_one_shape_are_refused(
-    network: Path, honest: Certificate, tmp_path: Path
-) -> None:
+def test_two_unknown_names_of_one_shape_are_refused(network, honest: Certificate, tmp_path) -> None:
     """Which is which would be the certificate's choice."""
     arrays = {"fc1.weight": 50.0 * IDENTITY, "fc2.weight": 0.5 * IDENTITY}
     weights = safetensors(tmp_path / "step.safetensors", arrays)
@@ -132,7 +127,7 @@ def test_two_unknown_names_of_one_shape_are_refused(
 
 
 def test_two_parameters_of_one_tensor_hold_the_same_numbers(
-    network: Path, honest: Certificate, tmp_path: Path
+    network, honest: Certificate, tmp_path
 ) -> None:
     """An exporter stores equal numbers once; after a step they may differ."""
     twin = replace(honest.parameters[0], name="twin")
@@ -150,18 +145,14 @@ def test_two_parameters_of_one_tensor_hold_the_same_numbers(
     assert list(found.values()) == ["first", "second"]
 
 
-def test_a_tensor_under_its_own_name_has_its_shape(
-    network: Path, honest: Certificate, tmp_path: Path
-) -> None:
+def test_a_tensor_under_its_own_name_has_its_shape(network, honest: Certificate, tmp_path) -> None:
     arrays = {**with_norms(0.5, 2.0), "first": np.zeros((2, 8), np.float32)}
     report = checked(honest, network, safetensors(tmp_path / "a.safetensors", arrays))
     assert report.verdict is Verdict.UNKNOWN
     assert "in the shape [2, 8], the model in [4, 4]" in report.reasons[0]
 
 
-def test_a_frozen_tensor_that_moved_is_seen(
-    network: Path, honest: Certificate, tmp_path: Path
-) -> None:
+def test_a_frozen_tensor_that_moved_is_seen(network, honest: Certificate, tmp_path) -> None:
     for value, verdict in ((0.25, Verdict.VALID), (0.5, Verdict.INVALID)):
         arrays = {**with_norms(0.5, 2.0), "shift": np.full(4, value, np.float32)}
         report = checked(honest, network, safetensors(tmp_path / "a.safetensors", arrays))
@@ -170,7 +161,7 @@ def test_a_frozen_tensor_that_moved_is_seen(
 
 
 def test_the_names_and_what_was_not_looked_at_are_shown(
-    network: Path, honest: Certificate, tmp_path: Path
+    network, honest: Certificate, tmp_path
 ) -> None:
     steps = np.array(7, dtype=np.int64)
     arrays = {**with_norms(0.5, 2.0), "bn.num_batches_tracked": steps}

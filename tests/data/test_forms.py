@@ -1,8 +1,5 @@
 """Every form gives the examples that were written, in their order, a few at a time."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,7 +14,7 @@ from tests.data.written import OBJECTS, ROWS, SHAPE, STREAMS, X, Y, generated, n
 FORMS = ["npz", *OBJECTS, "function", "generator"]
 
 
-def opened(form: str, folder: Path) -> Source:
+def opened(form: str, folder) -> Source:
     given: object
     if form == "npz":
         given = npz(folder)
@@ -34,7 +31,7 @@ def form(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def data(form: str, tmp_path: Path) -> DataSet:
+def data(form: str, tmp_path) -> DataSet:
     return DataSet(opened(form, tmp_path), SHAPE)
 
 
@@ -69,16 +66,14 @@ def test_single_examples_by_their_numbers(data: DataSet) -> None:
     assert not len(data.take(index[:0]))
 
 
-def test_the_identity_is_that_of_the_data(form: str, tmp_path: Path) -> None:
+def test_the_identity_is_that_of_the_data(form: str, tmp_path) -> None:
     one, other = opened(form, tmp_path).identity(), opened(form, tmp_path).identity()
     assert one == other
     assert len(one.sha256) == 64
     assert one.of
 
 
-def test_a_block_is_all_that_is_held(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_is_all_that_is_held(form: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_MOST_ROWS", 4)
     sizes = [len(x) for x, _ in opened(form, tmp_path).blocks()]
     assert sum(sizes) == ROWS
@@ -94,7 +89,7 @@ def test_nothing_is_read_far_ahead_however_many_examples_there_are(
         made = done = worst = 0
 
         class Counted:
-            def __iter__(self) -> Iterator[object]:
+            def __iter__(self):
                 nonlocal made, worst
                 for number in range(count):
                     made += 1
@@ -110,7 +105,7 @@ def test_nothing_is_read_far_ahead_however_many_examples_there_are(
     assert most_ahead(200) == most_ahead(5000) <= 16 + 10
 
 
-def test_a_part_is_spread_over_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_is_spread_over_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(examples, "_MOST_BYTES", 5 * 8 * 6)
     known = DataSet(open_source(npz(tmp_path), Columns()), SHAPE).some()
     assert np.array_equal(known.x, X[[0, 13, 26, 39, 52]])
@@ -118,7 +113,7 @@ def test_a_part_is_spread_over_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert np.array_equal(DataSet(stream, SHAPE).some().x, X[:5])
 
 
-def test_no_examples_at_all_are_refused(tmp_path: Path) -> None:
+def test_no_examples_at_all_are_refused(tmp_path) -> None:
     np.savez(tmp_path / "none.npz", x=X[:0], y=np.zeros(0, np.int64))
     with pytest.raises(NoVerdictError, match=r"none\.npz holds no examples"):
         DataSet(open_source(tmp_path / "none.npz", Columns()), X.shape[1:]).some()
@@ -129,7 +124,7 @@ def test_a_generator_without_its_function_is_refused() -> None:
         open_source(generated(), Columns())
 
 
-def test_what_datasets_saves(tmp_path: Path) -> None:
+def test_what_datasets_saves(tmp_path) -> None:
     """Shuffled, in shards, with a declared type of array; skipped where it is not installed."""
     datasets = pytest.importorskip("datasets")
     kinds = {"image": datasets.Array2D(SHAPE, "float32"), "label": datasets.ClassLabel(10)}

@@ -1,6 +1,5 @@
 """Data that are wrong are refused by name, on one line, and with what to do."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +98,7 @@ def cut_short(folder: Path) -> Path:
         (lambda _: "tests.data.written:npz", "failed: TypeError"),
     ],
 )
-def test_files_and_functions(tmp_path: Path, made: Callable[[Path], object], words: str) -> None:
+def test_files_and_functions(tmp_path: Path, made, words: str) -> None:
     assert words in refused(made(tmp_path))
     assert not Unpickled.done
 

@@ -1,7 +1,6 @@
 """The same examples in every form that is read, made by numpy and torch."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ X = _RANDOM.standard_normal((ROWS, *SHAPE)).astype(np.float32)
 Y = _RANDOM.integers(0, 10, ROWS)
 
 
-def npz(folder: Path) -> Path:
+def npz(folder):
     np.savez(folder / "data.npz", x=X, y=Y)
     return folder / "data.npz"
 

@@ -1,8 +1,5 @@
 """Small ONNX models made for the tests of the importer."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto
@@ -13,11 +10,11 @@ _FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
 
 
 def model(
-    nodes: str | Sequence[NodeProto],
-    shape: Sequence[int | str],
-    tensors: Mapping[str, np.ndarray] | None = None,
+    nodes,
+    shape,
+    tensors=None,
     opset: int = 17,
-    outputs: Sequence[str] = ("y",),
+    outputs=("y",),
     dtype: int = TensorProto.FLOAT,
 ) -> ModelProto:
     """A model with the input "x" and outputs of unknown shape, of its type or of floats."""
@@ -25,7 +22,7 @@ def model(
     return onnx_file(nodes, {"x": (dtype, shape)}, outputs, tensors or {}, opset, out)
 
 
-def saved(proto: ModelProto, folder: Path, name: str = "model.onnx") -> Path:
+def saved(proto: ModelProto, folder, name: str = "model.onnx"):
     """Write a model and return its path."""
     path = folder / name
     path.write_bytes(proto.SerializeToString())

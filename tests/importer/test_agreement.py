@@ -1,7 +1,6 @@
 """A reading of a file that is not onnxruntime's is found, told where, and not imported."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ CNN = next(path for path in SHIPPED if path.name == "digits_cnn.onnx")
 RNG = np.random.default_rng(5)
 
 
-def disagreement(read: Reading, path: Path, box=(0.0, 1.0)):
+def disagreement(read: Reading, path, box=(0.0, 1.0)):
     """The refusal, or None."""
     try:
         check_agreement(read, None, stored_model(path)[1], path.parent, {"": (None, box)})
@@ -31,12 +30,12 @@ def disagreement(read: Reading, path: Path, box=(0.0, 1.0)):
     return None
 
 
-def reading(path: Path) -> Reading:
+def reading(path) -> Reading:
     found, _ = stored_model(path)
     return Reading(found, lower(found, found.outputs[-1]), found.outputs[-1:])
 
 
-def saved(folder: Path, *parts, **more) -> Path:
+def saved(folder, *parts, **more):
     path = folder / "case.onnx"
     path.write_bytes(model(*parts, **more).SerializeToString())
     return path

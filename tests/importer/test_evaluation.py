@@ -1,15 +1,10 @@
 """Layers in eval mode are found by their nodes and by what exporters leave of them."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 import pytest
-from onnx import NodeProto
 
 from lipcert import load_model
 from lipcert.graph.ir import EvalLayer
-from lipcert.importer.model import ImportedModel
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 
@@ -23,28 +18,26 @@ STATISTICS = {
 NORM = " ".join(STATISTICS)
 
 
-def imported(
-    folder: Path, nodes: Sequence[NodeProto], tensors: dict[str, np.ndarray]
-) -> ImportedModel:
+def imported(folder, nodes, tensors: dict[str, np.ndarray]):
     path = folder / "model.onnx"
     shape: list[int | str] = ["N", CHANNELS]
     path.write_bytes(onnx_model(list(nodes), shape, tensors).SerializeToString())
     return load_model(path, trusted=True)
 
 
-def noted(made: NodeProto, **notes: str) -> NodeProto:
+def noted(made, **notes: str):
     """With metadata; "__" in a key stands for a dot."""
     for key, value in notes.items():
         made.metadata_props.add(key=key.replace("__", "."), value=value)
     return made
 
 
-def named(made: NodeProto, name: str) -> NodeProto:
+def named(made, name: str):
     made.name = name
     return made
 
 
-def test_nodes_are_named_by_their_module(tmp_path: Path) -> None:
+def test_nodes_are_named_by_their_module(tmp_path) -> None:
     norm = named(node("BatchNormalization", f"x {NORM}", "n"), "/bn1/BatchNormalization")
     drop = named(node("Dropout", "n", "y"), "/head/Dropout")
     model = imported(tmp_path, [norm, drop], STATISTICS)
@@ -92,7 +85,7 @@ FOLDED = EvalLayer("BatchNormalization", "stage.1")
     ],
 )
 def test_notes_of_torch_name_layers_without_nodes(
-    notes: dict[str, str], expected: EvalLayer | None, tmp_path: Path
+    notes: dict[str, str], expected: EvalLayer | None, tmp_path
 ) -> None:
     """The node is an Identity, or whatever the layer was folded into."""
     step = named(noted(node("Relu", "x", "y"), **notes), "step")
@@ -109,15 +102,13 @@ def test_notes_of_torch_name_layers_without_nodes(
         ("/batch_norm/Relu", ""),
     ],
 )
-def test_names_of_operators_count_names_of_modules_do_not(
-    name: str, kind: str, tmp_path: Path
-) -> None:
+def test_names_of_operators_count_names_of_modules_do_not(name: str, kind: str, tmp_path) -> None:
     """A GroupNorm that took the place of a BatchNorm often keeps its name."""
     found = imported(tmp_path, [named(node("Relu", "x", "y"), name)], {}).graph.eval_layers
     assert found == ((EvalLayer(kind, name),) if kind else ())
 
 
-def test_running_statistics_that_something_else_reads(tmp_path: Path) -> None:
+def test_running_statistics_that_something_else_reads(tmp_path) -> None:
     """A batch normalization that is spelled out."""
     tensors = {"stem.bn.running_mean": np.full(CHANNELS, 0.5, np.float32)}
     steps = [node("Sub", "x stem.bn.running_mean", "c"), node("Relu", "c", "y")]
@@ -125,7 +116,7 @@ def test_running_statistics_that_something_else_reads(tmp_path: Path) -> None:
     assert found == (EvalLayer("BatchNormalization", "stem.bn"),)
 
 
-def test_what_the_output_does_not_read_does_not_count(tmp_path: Path) -> None:
+def test_what_the_output_does_not_read_does_not_count(tmp_path) -> None:
     unread = node("BatchNormalization", f"x {NORM}", "n")
     model = imported(tmp_path, [unread, node("Relu", "x", "y")], STATISTICS)
     assert model.graph.eval_layers == ()

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-from pathlib import Path
 
 import onnx
 import pytest
@@ -125,7 +124,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
 
     @functools.cache
-    def export(kind: str, option: str) -> tuple[nn.Module, Path, tuple[int, ...]]:
+    def export(kind: str, option: str):
         torch.manual_seed(0)
         make, shape = NETWORKS[kind]
         module, path = make().eval(), folder / f"{kind} {option}.onnx"

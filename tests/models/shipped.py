@@ -1,6 +1,5 @@
 """The shipped files as torch modules: architecture from the source, weights from the file."""
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from torch.func import functional_call, grad, vmap
 
 import lipcert
 from lipcert import Analysis, Settings
-from lipcert.graph.ir import Graph
 from models.architectures import ARCHITECTURES
 from models.data import Split, digit_images
 
@@ -29,7 +27,7 @@ def path_of(name: str) -> Path:
 
 
 @cache
-def graph_of(name: str) -> Graph:
+def graph_of(name: str):
     """As the importer reads it, in this process: what it does in another is tested elsewhere."""
     return lipcert.load_model(path_of(name), trusted=True).graph
 
@@ -41,7 +39,7 @@ def analysis_of(name: str) -> Analysis:
 
 
 @cache
-def initializers(name: str) -> Mapping[str, Tensor]:
+def initializers(name: str):
     graph = onnx.load(path_of(name)).graph
     return {
         tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy())

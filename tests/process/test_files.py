@@ -1,14 +1,13 @@
 """Files are written whole, or stay as they were."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from lipcert.process.files import write_whole
 
 
-def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path) -> None:
     file = tmp_path / "result.json"
     file.write_bytes(b"old")
     file.chmod(0o640)
@@ -18,7 +17,7 @@ def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("private", [True, False])
-def test_only_private_files_are_hidden_from_others(tmp_path: Path, private: bool) -> None:
+def test_only_private_files_are_hidden_from_others(tmp_path, private: bool) -> None:
     mask = os.umask(0o022)
     try:
         write_whole(tmp_path / "new", lambda stream: stream.write(b"x"), private=private)
@@ -27,7 +26,7 @@ def test_only_private_files_are_hidden_from_others(tmp_path: Path, private: bool
     assert (tmp_path / "new").stat().st_mode & 0o777 == (0o600 if private else 0o644)
 
 
-def test_a_writer_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_writer_that_fails_leaves_the_old_file(tmp_path) -> None:
     def failing(stream: object) -> None:
         stream.write(b"half")  # type: ignore[attr-defined]
         raise RuntimeError("the disk is full, say")

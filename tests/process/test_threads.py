@@ -3,9 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
@@ -37,7 +35,7 @@ def set_blas_threads(number: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _caller() -> Iterator[None]:
+def _caller():
     """The caller's setting; BLAS may have been built for one thread only."""
     set_blas_threads(CALLERS)
     if blas_threads() != {CALLERS}:
@@ -51,12 +49,12 @@ def _caller() -> Iterator[None]:
 class Watch:
     """A function that tells how many threads there were when it was called, and by whom."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function) -> None:
         self.function = function
         self.seen: Numbers = set()
         self.threads: Numbers = set()
 
-    def __call__(self, *words: Any, **named: Any) -> Any:
+    def __call__(self, *words, **named):
         self.seen |= blas_threads()
         self.threads.add(threading.get_ident())
         return self.function(*words, **named)

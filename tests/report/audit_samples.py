@@ -7,7 +7,6 @@ real audits.
 import math
 from dataclasses import replace
 
-from lipcert.analysis.records import Usefulness, VerdictName
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -73,7 +72,7 @@ def check(name: str = "admissibility", code: str = "LC304", **changes) -> CheckR
     return replace(found, **changes)
 
 
-def usefulness(verdict: VerdictName = "costly", **changes) -> Usefulness:
+def usefulness(verdict="costly", **changes):
     said, ratios = f"{verdict}: what it costs", {"noise_to_signal": 34.0, "noise_ratio": 12.0}
     ratios |= {"clipping_noise_to_signal": 2.9, "noise_to_signal_of_run": None}
     return replace(sample().usefulness, verdict=verdict, sentence=said, **ratios | changes)

@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from typing import Any
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, fromstring
 
@@ -56,21 +55,21 @@ URI = re.compile(r"[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*")
 LEVELS = {"error", "warning", "note"}
 
 
-def an(kind: str, item: Any) -> Any:
+def an(kind: str, item):
     """The object, once its members are those of its kind."""
     may = set(MAY[kind].split())
     assert may >= set(item) >= may - OPTIONAL, kind
     return item
 
 
-def location_of(item: Any) -> None:
+def location_of(item) -> None:
     an("artifactLocation", item)
     assert URI.fullmatch(item["uri"])
     assert re.fullmatch(r"file:///.*|[^:]*", item["uri"])
     assert ("uriBaseId" in item) == (not item["uri"].startswith("file:"))
 
 
-def checked(text: str) -> Any:
+def checked(text: str):
     """The run, after a look at every member."""
     assert text.isascii()
     log = an("log", json.loads(text))
@@ -95,7 +94,7 @@ def checked(text: str) -> Any:
     return run
 
 
-def check_result(result: Any, rules: list[Any]) -> None:
+def check_result(result, rules) -> None:
     an("result", result)
     assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
     assert result["level"] in LEVELS
@@ -110,7 +109,7 @@ def check_result(result: Any, rules: list[Any]) -> None:
     assert re.fullmatch(r"[0-9a-f]{16}:1", result["partialFingerprints"]["primaryLocationLineHash"])
 
 
-def run_of(report: AuditReport) -> Any:
+def run_of(report: AuditReport):
     return checked(sarif(audit_ci(report)))
 
 
@@ -176,10 +175,7 @@ def test_an_analysis_is_valid_too() -> None:
     assert [result["level"] for result in run["results"]] == ["error"]
 
 
-Command = tuple[str, dict[str, str], str]
-
-
-def commands(log: str) -> list[Command]:
+def commands(log: str):
     """What a runner makes of a log: `::name key=value,key=value::data` at the start of a line."""
     found = []
     for line in re.split(r"\r\n|\r|\n", log):
@@ -202,7 +198,7 @@ def unescaped(text: str) -> str:
     return text.replace("%25", "%")
 
 
-def annotations(report: AuditReport) -> list[Command]:
+def annotations(report: AuditReport):
     return commands(github_annotations(audit_ci(report)))
 
 

@@ -2,9 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -34,41 +31,41 @@ def module() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(18, 3))
 
 
-def _by_torch(path: Path, network: nn.Module, examples: int, **options: Any) -> None:
+def _by_torch(path, network: nn.Module, examples: int, **options) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         x, options = torch.zeros(examples, 1, 5, 5), {"external_data": False, **options}
         torch.onnx.export(network, (x,), path, verbose=False, **options)
 
 
-def training(path: Path) -> None:
+def training(path) -> None:
     _by_torch(path, module().train(), 2, optimize=False, **DYNAMIC)
 
 
-def one_example_optimised(path: Path) -> None:
+def one_example_optimised(path) -> None:
     _by_torch(path, module().eval(), 1)
 
 
-def three_examples(path: Path) -> None:
+def three_examples(path) -> None:
     _by_torch(path, nn.Conv2d(1, 2, 3), 3, optimize=False)
 
 
-def torchscript(path: Path) -> None:
+def torchscript(path) -> None:
     _by_torch(path, module().eval(), 2, dynamo=False, dynamic_axes={"input": {0: "n"}},
               input_names=["input"])  # fmt: skip
 
 
-def without_its_data(path: Path) -> None:
+def without_its_data(path) -> None:
     proto = onnx.load(package.export(module(), X, path))
     onnx.save(proto, path, save_as_external_data=True, location="data", size_threshold=0)
     (path.parent / "data").unlink()
 
 
-def well(path: Path) -> None:
+def well(path) -> None:
     package.export(module(), X, path)
 
 
-def advice_of(path: Path) -> ExportAdvice | None:
+def advice_of(path) -> ExportAdvice | None:
     try:
         return inspection_of(load_model(path, trusted=True)).export
     except UnsupportedModelError as error:
@@ -87,9 +84,7 @@ def advice_of(path: Path) -> ExportAdvice | None:
         (well, set()),
     ],
 )
-def test_an_export_is_told_what_it_lost(
-    export: Callable[[Path], None], codes: set[str], tmp_path: Path
-) -> None:
+def test_an_export_is_told_what_it_lost(export, codes: set[str], tmp_path) -> None:
     path = tmp_path / "a net.onnx"
     export(path)
     found = advice_of(path)
@@ -101,7 +96,7 @@ def test_an_export_is_told_what_it_lost(
 
 
 @pytest.mark.nightly
-def test_the_line_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_can_be_pasted(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands in the text and in JSON, and what it writes needs no advice."""
     path = tmp_path / "net.onnx"
     one_example_optimised(path)
@@ -115,7 +110,7 @@ def test_the_line_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert advice_of(path) is None
 
 
-def test_other_programs_get_no_advice_about_torch(tmp_path: Path) -> None:
+def test_other_programs_get_no_advice_about_torch(tmp_path) -> None:
     path = tmp_path / "net.onnx"
     three_examples(path)
     proto = onnx.load(path)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.analysis.records import Analysis
 from lipcert.cli.output import document_text
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
@@ -148,7 +147,7 @@ def lost(number: int, reason: str = "a norm has no bound", remedy: str = "constr
     return Diagnostic("LC102", Level.WARNING, f"layer{number}.weight", reason, remedy)
 
 
-def repeated() -> Analysis:
+def repeated():
     return replace(sample(), diagnostics=tuple(lost(number) for number in range(COUNT)))
 
 

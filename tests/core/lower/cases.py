@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ def listed(attributes) -> str:
     return f"<{', '.join(items)}>" if items else ""
 
 
-def used(nodes: str | Sequence[NodeProto], constants):
+def used(nodes, constants):
     """Those that the nodes read."""
     items = nodes_of(nodes) if isinstance(nodes, str) else nodes
     names = {name for item in items for name in item.input}
@@ -44,9 +43,9 @@ def used(nodes: str | Sequence[NodeProto], constants):
 
 
 def onnx_file(
-    nodes: str | Sequence[NodeProto],
-    inputs: Mapping[str, tuple[int, Sequence[int | str]]],
-    outputs: Sequence[str],
+    nodes,
+    inputs,
+    outputs,
     tensors,
     opset: int = 21,
     real: int = TensorProto.FLOAT,
@@ -63,8 +62,8 @@ def onnx_file(
 
 
 def model(
-    nodes: str | Sequence[NodeProto],
-    shape: Sequence[int | str],
+    nodes,
+    shape,
     constants=None,
     opset: int = 17,
     output: str = "y",
@@ -130,7 +129,7 @@ def _first(proto: ModelProto) -> int | str:
     return dim.dim_param or dim.dim_value
 
 
-def _examples(batch, shape: Sequence[int], count: int):
+def _examples(batch, shape, count: int):
     """The outputs of examples, for all ways in which the longer axis may carry them."""
     sizes = enumerate(zip(batch.shape, shape, strict=True))
     (axis,) = [k for k, (a, b) in sizes if a == count * b]

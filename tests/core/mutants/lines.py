@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
@@ -29,7 +28,7 @@ from lipcert.core.lines.steps import (
     ValuePull,
 )
 from lipcert.core.lines.windows import WindowFact
-from tests.core.mutants.record import Effect, Mutant, mutant
+from tests.core.mutants.record import Effect, mutant
 from tests.core.mutants.tight import proof_of
 
 __all__ = ["Lines", "Variant", "bound_mutants", "line_mutants", "line_variants"]
@@ -51,7 +50,7 @@ class Variant:
     stages: frozenset[int] = frozenset()
 
 
-def bound_mutants(case) -> Iterator[Mutant]:
+def bound_mutants(case):
     """Every number that a line states, by itself; norms of steps and forms apart, of which none is
     derived."""
     lines = case.certificate.lines
@@ -77,14 +76,14 @@ def bound_mutants(case) -> Iterator[Mutant]:
             yield mutant(f"{line.rule}: bound {kind}", effect, changed, {line.stage})
 
 
-def line_mutants(case) -> Iterator[Mutant]:
+def line_mutants(case):
     """All variants, as certificates."""
     for item in line_variants(case):
         changed = replace(case.certificate, lines=item.lines)
         yield mutant(item.kind, item.effect, changed, set(item.stages) or None)
 
 
-def line_variants(case) -> Iterator[Variant]:
+def line_variants(case):
     """All that leave the claims as they are."""
     lines = case.certificate.lines
     program = proof_of(case.certificate, case.path).program
@@ -123,7 +122,7 @@ def _inserted(lines: Lines, place: int, line: Line[Any]) -> Lines:
     return (*found[:place], _moved(line, places), *found[place:])
 
 
-def _orders(lines: Lines) -> Iterator[Variant]:
+def _orders(lines: Lines):
     numbers = list(range(len(lines)))
     yield Variant("no lines", _WEAK, (), frozenset({6}))
     yield Variant("lines reversed", _WEAK, lines[::-1], frozenset({0}))
@@ -139,7 +138,7 @@ def _orders(lines: Lines) -> Iterator[Variant]:
         yield Variant("line first of its stage", _EITHER, _ordered(lines, order))
 
 
-def _presence(lines: Lines, place: int) -> Iterator[Variant]:
+def _presence(lines: Lines, place: int):
     line, numbers = lines[place], [k for k in range(len(lines)) if k != place]
     effect, stages = _EITHER, frozenset[int]()
     if isinstance(line, TensorGradient | LossPull | InputFact):
@@ -154,7 +153,7 @@ def _presence(lines: Lines, place: int) -> Iterator[Variant]:
         yield Variant(f"{line.rule}: of the other", _EITHER, _put(lines, place, other))
 
 
-def _references(lines: Lines, place: int) -> Iterator[Variant]:
+def _references(lines: Lines, place: int):
     """To lines of all kinds, before and behind, and to none."""
     line = lines[place]
     named = {k for k, item in enumerate(lines) if item.rule.startswith(("form/", "ball/"))}
@@ -166,7 +165,7 @@ def _references(lines: Lines, place: int) -> Iterator[Variant]:
                 yield Variant(f"{line.rule}: another {name}", _EITHER, _put(lines, place, other))
 
 
-def _names(lines: Lines, place: int, program) -> Iterator[Variant]:
+def _names(lines: Lines, place: int, program):
     """Of all values of the program, of its tensors, of nothing."""
     line = lines[place]
     known = [*program.shapes, program.output, *_tensors(lines)]
@@ -200,7 +199,7 @@ def _tensors(lines: Lines) -> list[str]:
     return [line.tensor for line in lines if isinstance(line, TensorGradient)]
 
 
-def _shares(lines: Lines, place: int) -> Iterator[Variant]:
+def _shares(lines: Lines, place: int):
     line = lines[place]
     refused = ((), (0.5,) * 7, (1.5,), (math.nextafter(1.0, 2.0),), (_LARGEST,))
     for shares in (*refused, (0.0,), (0.25,), (1.0,), (5e-324,), (0.5, 0.5)):
@@ -210,7 +209,7 @@ def _shares(lines: Lines, place: int) -> Iterator[Variant]:
         yield Variant("ball/input: shares", effect, _put(lines, place, changed), stages)
 
 
-def _exchanged(lines: Lines, program) -> Iterator[Variant]:
+def _exchanged(lines: Lines, program):
     """Every rule about every value, from every line that there is: as one more line at the end of
     its stage, at its beginning, and in the place of a line about the same."""
     for line in _all_lines(lines, program):
@@ -228,7 +227,7 @@ def _exchanged(lines: Lines, program) -> Iterator[Variant]:
                 yield Variant(kind, _EITHER, _inserted(lines, place + 1, line))
 
 
-def _all_lines(lines: Lines, program) -> Iterator[Line[Any]]:
+def _all_lines(lines: Lines, program):
     values, inputs = list(program.shapes), {step.output: step.inputs for step in program.steps}
     forms = [k for k, line in enumerate(lines) if isinstance(line, ChainForm)]
     balls = [k for k, line in enumerate(lines) if isinstance(line, InputBall)]

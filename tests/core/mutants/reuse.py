@@ -4,7 +4,6 @@ Within `reused`, `check` asks functions that remember their answers by all that 
 mutant shares with the certificate is computed once. What a verdict compares is not.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -15,7 +14,7 @@ from lipcert.core.lines import chains, norms
 
 
 @contextmanager
-def reused(memory) -> Iterator[None]:
+def reused(memory):
     """For checks of mutants of one certificate; memory: what is known, empty at first."""
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, key in (
@@ -43,19 +42,19 @@ def _remembered(function, key, memory):
     return asked
 
 
-def _file(path) -> Hashable:
+def _file(path):
     return path, path.read_bytes()
 
 
-def _model(model) -> Hashable:
+def _model(model):
     return id(model)
 
 
-def _output(model, *outputs: str) -> Hashable:
+def _output(model, *outputs: str):
     return id(model), outputs
 
 
-def _clipped(program, clip) -> Hashable:
+def _clipped(program, clip):
     return id(program), clip
 
 
@@ -65,7 +64,7 @@ def _norm(
     bound: float,
     witness,
     check,
-) -> Hashable:
+):
     del shapes
     return tuple(map(id, steps)), bound, witness, id(check)
 
@@ -75,14 +74,14 @@ def _form(
     steps,
     shapes,
     slopes,
-    multipliers: Sequence[Sequence[float]],
+    multipliers,
     *,
     proof,
-) -> Hashable:
+):
     del shapes
     ends = tuple((name, end.lo.tobytes(), end.hi.tobytes()) for name, end in slopes.items())
     return start, tuple(map(id, steps)), ends, tuple(multipliers), id(proof)
 
 
-def _run(claim, run, multiplier: float, relation: str) -> Hashable:
+def _run(claim, run, multiplier: float, relation: str):
     return claim.delta, run, multiplier, relation

@@ -1,14 +1,12 @@
 """Mutants of witnesses: of norms, of forms, of raised weights. A bad one proves nothing false."""
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import onnx
 import torch
 
-from lipcert.core.certificate import Certificate
 from lipcert.core.lines.balls import NearFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.gains import GainFact
@@ -19,7 +17,7 @@ from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import SliceFact, StackNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
-from tests.core.mutants.record import Effect, Mutant, mutant
+from tests.core.mutants.record import Effect, mutant
 from tests.core.onnx_torch import OPS, apply, stored
 
 __all__ = ["true_norm", "witness_mutants"]
@@ -29,7 +27,7 @@ _METHODS = ("dense", "windows", "absolute", "explicit", "torus")
 _LARGEST = 256
 
 
-def witness_mutants(case) -> Iterator[Mutant]:
+def witness_mutants(case):
     """Every norm, form and raised weight."""
     for place, line in enumerate(case.certificate.lines):
         if isinstance(line, NormLine):
@@ -62,7 +60,7 @@ def witness_mutants(case) -> Iterator[Mutant]:
                 yield mutant("numbers of a kernel", _EITHER, _put(case.certificate, place, other))
 
 
-def _gains(certificate: Certificate, place: int, line: GainFact) -> Iterator[Mutant]:
+def _gains(certificate, place: int, line: GainFact):
     """Numbers of a raised kernel, its norm, and the route of the proof."""
     for numbers in _numbers(line.numbers):
         item = replace(line, numbers=numbers)
@@ -76,7 +74,7 @@ def _gains(certificate: Certificate, place: int, line: GainFact) -> Iterator[Mut
         yield mutant("route of raised weights", _EITHER, _put(certificate, place, item))
 
 
-def _products(certificate: Certificate, place: int, line: ProductFact) -> Iterator[Mutant]:
+def _products(certificate, place: int, line: ProductFact):
     """Multipliers of products, their places, and the level that they prove."""
     for name in ("norms", "cuts", "raised"):
         for found in _numbers((getattr(line, name),)):
@@ -95,7 +93,7 @@ def _products(certificate: Certificate, place: int, line: ProductFact) -> Iterat
         yield mutant("level of products", effect, _put(certificate, place, item), stages)
 
 
-def _put(certificate: Certificate, place: int, item) -> Certificate:
+def _put(certificate, place: int, item):
     lines = certificate.lines
     return replace(certificate, lines=(*lines[:place], item, *lines[place + 1 :]))
 
@@ -120,8 +118,8 @@ def true_norm(case, value: str) -> float | None:
     return float(torch.linalg.matrix_norm(outputs[1:] - outputs[0], 2))
 
 
-def _norms(case, place: int, line: NormLine) -> Iterator[Mutant]:
-    def changed(**fields) -> Certificate:
+def _norms(case, place: int, line: NormLine):
+    def changed(**fields):
         return _put(case.certificate, place, replace(line, **fields))
 
     true = true_norm(case, line.value) if isinstance(line, StepNorm) else None
@@ -145,7 +143,7 @@ def _norms(case, place: int, line: NormLine) -> Iterator[Mutant]:
             yield mutant("way to a norm", _EITHER, changed(method="torus", **fields))
 
 
-def _runs(certificate: Certificate, place: int, run: RunNorm) -> Iterator[Mutant]:
+def _runs(certificate, place: int, run: RunNorm):
     for kind, values in (
         ("reversed", run.values[::-1]),
         ("unknown value", ("absent", *run.values)),
@@ -159,7 +157,7 @@ def _runs(certificate: Certificate, place: int, run: RunNorm) -> Iterator[Mutant
     yield mutant("run: norm halved", _WEAK, _put(certificate, place, half), {3})
 
 
-def _forms(certificate: Certificate, place: int, form: ChainForm) -> Iterator[Mutant]:
+def _forms(certificate, place: int, form: ChainForm):
     others = [line.multipliers for line in certificate.lines if isinstance(line, ChainForm)]
     for numbers in (*_numbers(form.multipliers), *others):
         item = replace(form, multipliers=numbers)
@@ -176,12 +174,12 @@ def _forms(certificate: Certificate, place: int, form: ChainForm) -> Iterator[Mu
         yield mutant("form: norm lowered", _WEAK, _put(certificate, place, less), {4})
 
 
-def _levels(certificate: Certificate, place: int, line: NearFact) -> Iterator[Mutant]:
+def _levels(certificate, place: int, line: NearFact):
     for level in (None, 0.0, 5e-324, 0.5 * (line.level or 1.0), 2.0 * (line.level or 1.0), 1e300):
         yield mutant("level", _EITHER, _put(certificate, place, replace(line, level=level)))
 
 
-def _numbers(found: Sequence[Sequence[float]]) -> Iterator[tuple[tuple[float, ...], ...]]:
+def _numbers(found):
     kept = tuple(tuple(entries) for entries in found)
     for factor in (0.0, 0.5, 2.0, 1e-300, 1e300, math.nextafter(1.0, 2.0)):
         with_factor = tuple(tuple(entry * factor for entry in entries) for entries in kept)

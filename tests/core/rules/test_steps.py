@@ -6,7 +6,6 @@ Whole random programs are attacked in `tests.core.test_soundness`.
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,7 +26,7 @@ from lipcert.core.token_kinds import Add
 from tests.core.rules.cases import KINDS, POINT, STEPS, rule
 
 
-def forward(program: Program, known: Mapping[str, Fact], weights: Weights) -> dict[str, Fact]:
+def forward(program: Program, known, weights: Weights) -> dict[str, Fact]:
     facts = dict(known)
     for step in program.steps:
         facts[step.output] = step_fact(program, step, facts, weights)
@@ -36,10 +35,10 @@ def forward(program: Program, known: Mapping[str, Fact], weights: Weights) -> di
 
 def backward(
     program: Program,
-    facts: Mapping[str, Fact],
+    facts,
     weights: Weights,
     above: Cotangent,
-    edges: Mapping[tuple[str, str], float] | None = None,
+    edges=None,
 ) -> dict[str, Cotangent]:
     readers = {
         value: [step for step in reversed(program.steps) if value in step.inputs]
@@ -55,8 +54,8 @@ def backward(
 
 def gradients(
     program: Program,
-    facts: Mapping[str, Fact],
-    cotangents: Mapping[str, Cotangent],
+    facts,
+    cotangents,
     weights: Weights,
 ) -> dict[str, float]:
     found: dict[str, float] = {}
@@ -67,7 +66,7 @@ def gradients(
     return found
 
 
-def input_lipschitz(program: Program, facts: Mapping[str, Fact], weights: Weights) -> float:
+def input_lipschitz(program: Program, facts, weights: Weights) -> float:
     return backward(program, facts, weights, Cotangent(1.0))[program.input].norm
 
 
@@ -162,7 +161,7 @@ def test_moves_that_read_apart_are_perpendicular() -> None:
     above = {"h0": Cotangent(3.0), "h1": Cotangent(4.0), "again": Cotangent(2.0)}
     facts = {"x": Fact.of((4,), 1.0)}
 
-    def norm(readers: Sequence[Step], held: Mapping[tuple[str, str], float] | None = None) -> float:
+    def norm(readers, held=None) -> float:
         edges = Table("an edge", held)
         own = Pass(program, {"x": readers}, Table("a cotangent", above), edges)
         return received(own, "x", facts, Weights({})).norm

@@ -1,16 +1,11 @@
 """Truth for gradients: one example after another, plain autograd in float64, through θ."""
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 import torch
-from torch import Tensor
 
 from lipcert.graph.ir import Graph, Operand, parameters_of
 from lipcert.measure.lowering import LoweredNetwork, lowered
-from lipcert.measure.measured import BatchNorms, Measured
 
-Tensors = Mapping[str, Tensor]
 CPU = torch.device("cpu")
 
 
@@ -18,13 +13,13 @@ def network_of(graph: Graph, dtype: torch.dtype = torch.float64) -> LoweredNetwo
     return LoweredNetwork.of(graph, dtype, CPU)
 
 
-def viewed(operand: Operand, theta: Tensor) -> Tensor:
+def viewed(operand: Operand, theta):
     """array = scale · θ[places] + plus, 0 where places is −1."""
     shown = _shown(operand, theta)
     return shown if operand.plus is None else shown + torch.from_numpy(operand.plus.copy())
 
 
-def _shown(operand: Operand, theta: Tensor) -> Tensor:
+def _shown(operand: Operand, theta):
     if operand.places is None:
         return theta.reshape(operand.shape) * operand.scale
     places = torch.from_numpy(operand.places.astype(np.int64))
@@ -32,9 +27,7 @@ def _shown(operand: Operand, theta: Tensor) -> Tensor:
     return torch.where(places >= 0, entries, 0.0) * operand.scale
 
 
-def of_one(
-    graph: Graph, numbers: Mapping[str, Tensor], x: Tensor, loss_of: Callable[[Tensor], Tensor]
-) -> tuple[Tensors, Tensors, Tensors]:
+def of_one(graph: Graph, numbers, x, loss_of):
     """Gradients, values and cotangents of one example [1, ...]; loss_of(output)."""
     thetas = {name: item.detach().double().requires_grad_() for name, item in numbers.items()}
     values = {graph.input_name: x.detach().double().clone().requires_grad_()}
@@ -55,13 +48,11 @@ def of_one(
     return _slopes(thetas), {k: v.detach() for k, v in values.items()}, _slopes(values)
 
 
-def _slopes(items: Tensors) -> Tensors:
+def _slopes(items):
     return {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in items.items()}
 
 
-def truth(
-    network: LoweredNetwork, x: Tensor, loss_of: Callable[[Tensor, int], Tensor]
-) -> tuple[Mapping[str, np.ndarray], ...]:
+def truth(network: LoweredNetwork, x, loss_of):
     """Norms of gradients, values and cotangents; loss_of(output [1, ...], i): loss of example i."""
     found = [
         of_one(network.graph, network.parameters, x[i : i + 1], lambda z, i=i: loss_of(z, i))
@@ -73,9 +64,7 @@ def truth(
     )
 
 
-def gradients(
-    graph: Graph, x: np.ndarray, y: np.ndarray, loss_of: Callable[[Tensor, Tensor], Tensor]
-) -> dict[str, np.ndarray]:
+def gradients(graph: Graph, x: np.ndarray, y: np.ndarray, loss_of) -> dict[str, np.ndarray]:
     """By parameter: [examples, *shape]; loss_of(output, label)."""
     theta = {name: torch.tensor(array) for name, array in parameters_of(graph).items()}
     pairs = [(torch.tensor(x[i : i + 1]), torch.tensor(y[i : i + 1])) for i in range(len(x))]
@@ -84,7 +73,7 @@ def gradients(
 
 
 def assert_within(
-    found: Measured,
+    found,
     true: np.ndarray,
     relative: float,
     what: str = "",
@@ -101,7 +90,7 @@ def assert_within(
     assert np.all(found.error <= narrow), (what, found, true)
 
 
-def assert_close(found: BatchNorms, true: tuple, relative: float) -> None:
+def assert_close(found, true: tuple, relative: float) -> None:
     """A whole network, whose forward pass rounds as well."""
     for measured, expected in zip(
         (found.parameters, found.values, found.cotangents), true, strict=True

@@ -1,14 +1,12 @@
 """Whole networks: uses of parameters, values and cotangents, against single-example autograd."""
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.nn import functional
 
 from lipcert.errors import NoVerdictError
@@ -25,11 +23,11 @@ DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
 SMALL = tuple(name for name in NAMES if name.startswith("digits"))
 
 
-def cross_entropy(labels: Tensor) -> Callable[[Tensor], Tensor]:
+def cross_entropy(labels):
     return lambda logits: functional.cross_entropy(logits, labels, reduction="none")
 
 
-def batch(graph: Graph, examples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def batch(graph: Graph, examples: int, seed: int = 0):
     rng = np.random.default_rng(seed)
     x = torch.from_numpy(rng.standard_normal((examples, *graph.input_shape))).float()
     return x, torch.from_numpy(rng.integers(0, graph.output_shape[-1], examples))
@@ -165,7 +163,7 @@ def test_a_second_pass_where_the_first_left_doubts() -> None:
     x, labels = batch(graph, 6)
     passes = []
 
-    def losses_of(logits: Tensor) -> Tensor:
+    def losses_of(logits):
         passes.append(len(logits))
         return cross_entropy(labels)(logits)
 

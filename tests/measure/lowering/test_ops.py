@@ -1,7 +1,6 @@
 """Every step in torch: the numbers of `evaluate`, gradients of single examples, views, clips."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -45,7 +44,7 @@ NO_AXES = [
 KINDS = sorted({type(case.node.op).__name__ for case in CASES})
 
 
-def each(kind: str, check: Callable[..., None]) -> None:
+def each(kind: str, check) -> None:
     """Check all cases of one kind of step; what fails names its case."""
     for case in CASES:
         if type(case.node.op).__name__ == kind:

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from functools import cache
 
-from lipcert.audit.records import AuditReport
 from lipcert.report.analysis import analysis_json
 from lipcert.report.audit_json import audit_json
 from lipcert.report.sources import Source, joined, read_source, study_report
@@ -39,11 +38,11 @@ def analysis_source(name: str = "conv1", run: bool = False) -> Source:
     return read_source(f"{name}.json", document)
 
 
-def audit_source(report: AuditReport) -> Source:
+def audit_source(report) -> Source:
     return read_source("audit.json", json.loads(audit_json(report)))
 
 
-def of_one_model(report: AuditReport) -> AuditReport:
+def of_one_model(report):
     """The audit of the model that the sample analysis is about."""
     return replace(report, model_sha256=sample().model.sha256)
 

@@ -7,11 +7,9 @@ import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Diagnostic, Level
 from tests.report import audit_samples
 from tests.report.html.documents import audit_source, full_page, page
@@ -67,7 +65,7 @@ def browse(*words: str) -> str:
     return done.stdout
 
 
-def probed(text: str, width: int, folder: Path, height: int = HEIGHT) -> dict:
+def probed(text: str, width: int, folder, height: int = HEIGHT) -> dict:
     """Where the browser puts charts, texts and cells of prose, and how wide the page is."""
     (folder / "page.html").write_text(text, encoding="utf-8")
     probe = PROBE.replace("WIDTH", str(width)).replace("HEIGHT", str(height))
@@ -77,7 +75,7 @@ def probed(text: str, width: int, folder: Path, height: int = HEIGHT) -> dict:
     return json.loads(html.unescape(found[1]))
 
 
-def layout(text: str, width: int, folder: Path, height: int = HEIGHT) -> tuple[list[Chart], int]:
+def layout(text: str, width: int, folder, height: int = HEIGHT) -> tuple[list[Chart], int]:
     """Charts, and how wide the page is."""
     told = probed(text, width, folder, height)
     charts = [
@@ -112,7 +110,7 @@ def long_page() -> str:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("width", [1280, 400])
-def test_labels_are_legible_and_apart(width: int, tmp_path: Path) -> None:
+def test_labels_are_legible_and_apart(width: int, tmp_path) -> None:
     charts, page_width = layout(full_page(), width, tmp_path)
     assert page_width <= width
     assert {"audited-values", "epsilon-steps"} <= {chart.key for chart in charts}
@@ -130,7 +128,7 @@ def test_labels_are_legible_and_apart(width: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_many_groups_are_legible(tmp_path: Path) -> None:
+def test_many_groups_are_legible(tmp_path) -> None:
     charts, _ = layout(
         re.sub(r"<tbody>.*?</tbody>", "", long_page(), flags=re.DOTALL), 400, tmp_path
     )
@@ -138,7 +136,7 @@ def test_many_groups_are_legible(tmp_path: Path) -> None:
         check_apart(chart)
 
 
-def one_enormous() -> Analysis:
+def one_enormous():
     """A group, and what goes through it, whose bound is out of all proportion."""
     sizes = {"conv1": 12.4, "conv2": 250.0, "dense": 1e25, "head": 3.1}
     first = sample().groups[0]
@@ -153,7 +151,7 @@ def one_enormous() -> Analysis:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("width", [1280, 400])
-def test_axes_with_one_enormous_bound_are_legible(width: int, tmp_path: Path) -> None:
+def test_axes_with_one_enormous_bound_are_legible(width: int, tmp_path) -> None:
     charts, _ = layout(analysis_html(one_enormous()), width, tmp_path)
     for chart in charts:
         check_apart(chart)
@@ -163,7 +161,7 @@ def test_axes_with_one_enormous_bound_are_legible(width: int, tmp_path: Path) ->
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("width", [1280, 700, 400])
-def test_remedies_and_numbers_are_within_the_page(width: int, tmp_path: Path) -> None:
+def test_remedies_and_numbers_are_within_the_page(width: int, tmp_path) -> None:
     """Nothing that is to be read has to be scrolled to the side for."""
     remedy = "state an input domain (--input-norm, --input-box), or normalise the tokens"
     finding = Diagnostic(
