@@ -154,8 +154,8 @@ class _Replacing:
                 return part, ""
             case nn.EmbeddingBag(max_norm=None) if part.padding_idx is None or part.mode != "max":
                 return Bag(part), "the same for ids [examples, count]"
-            case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
-                return part, ""
+            case _DropoutNd() if part.p == 0.0 or (type(part) in MASKED and self.keeps_dropout):
+                return part, ""  # an attention may read the p that was set to 0 for it
             case _DropoutNd():
                 return nn.Identity(), "nothing random is bounded"
             case nn.RReLU():

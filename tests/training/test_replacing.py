@@ -67,7 +67,7 @@ def test_layers_that_are_left_out_at_random_stay() -> None:
 def test_attention_of_somebodys_own_draws_nothing() -> None:
     attention, x = CausalSelfAttention(), torch.rand(2, 5, 4)
     network = nn.Sequential(nn.Linear(4, 4), attention, nn.Flatten(), nn.Linear(20, CLASSES))
-    found = make_trainable(network, CLIP)
+    found = make_trainable(network)
     assert found.changes == (
         "1: CausalSelfAttention: dropout set from 0.5 to 0, p set from 0.5 to 0",
     )
