@@ -37,7 +37,7 @@ from tests.core.mutants.assumptions import premise_mutants
 from tests.core.mutants.every import certificate_mutants, every_mutant, spread
 from tests.core.mutants.networks import FAMILIES, Case, certified
 from tests.core.mutants.record import Mutant, Outcome, judged
-from tests.core.mutants.reuse import Memory, reused
+from tests.core.mutants.reuse import reused
 from tests.core.mutants.tight import tight
 
 __all__ = ["main"]
@@ -89,7 +89,7 @@ def _run(label: Label, most: int, lines: Path, options: argparse.Namespace, fold
     folder.mkdir()
     start = time.process_time()
     case, every = _mutants(label, name, folder)
-    memory: Memory = {}
+    memory: dict[Any, Any] = {}
     for number, item in enumerate(_chosen(case, every, most, options.seed)):
         if number < done:
             continue

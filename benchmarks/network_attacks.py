@@ -4,7 +4,8 @@
     python -m benchmarks.network_attacks --count 60 --first 5000  others, fewer of them
 
 The files, in turn: random models of most operators, with branches and with shared, tied and
-computed weights; the same with clips of backpropagation; models whose examples are single numbers.
+computed weights; the same with clips of backpropagation; models whose examples are single numbers;
+models that divide by norms with floors, and multiply by single numbers that are trained.
 Each is attacked at its weights, and, but for those with clips, over all weights within random
 constraints. Then macro layers, whose numbers in the file are a little off, are held against the
 truth about the file. Leaves with 1 where a bound does not hold; a line with the seed says which.
@@ -25,6 +26,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from benchmarks.floored_models import floored_model
 from tests.core.random_models import random_model
 from tests.importer.test_own_numbers import MACROS, measured
 from tests.single_numbers import random_file
@@ -33,7 +35,8 @@ from tests.test_network_attacks import found_above, random_bounds
 Outcome: TypeAlias = tuple[str, int, str]
 """family and scope, seed, what does not hold: "" for nothing, `REFUSED` without an attack"""
 REFUSED = "refused"
-FAMILIES = ("random models", "random models, clipped", "files of single numbers")
+CLIPPED, SINGLE, FLOORED = "random models, clipped", "files of single numbers", "norms with floors"
+FAMILIES = ("random models", CLIPPED, SINGLE, FLOORED)
 CLIPS = {"mechanism": "backprop-clipping", "input_clip": 0.5, "cotangent_clip": 0.1}
 
 
@@ -75,7 +78,7 @@ def of_seed(seed: int) -> list[Outcome]:
     """A file in both scopes, and a macro layer."""
     family = FAMILIES[seed % len(FAMILIES)]
     with tempfile.TemporaryDirectory() as folder:
-        scopes = ("point",) if family == FAMILIES[1] else ("point", "set")
+        scopes = ("point",) if family == CLIPPED else ("point", "set")
         found = [
             (f"{family}, {scope}", seed, excess(family, seed, Path(folder), scope == "set"))
             for scope in scopes
@@ -85,9 +88,11 @@ def of_seed(seed: int) -> list[Outcome]:
 
 def excess(family: str, seed: int, folder: Path, constrained: bool) -> str:
     """What does not hold; a gradient that torch cannot compute is said, and counts as refused."""
-    proto = random_file(seed) if family == FAMILIES[2] else random_model(seed)
-    clips = CLIPS if family == FAMILIES[1] else {}
-    bounds = random_bounds(proto, seed, folder, constrained=constrained, **clips)
+    draws = {SINGLE: random_file, FLOORED: floored_model}
+    proto = draws.get(family, random_model)(seed)
+    clips = CLIPS if family == CLIPPED else {}
+    singles = family == FLOORED
+    bounds = random_bounds(proto, seed, folder, constrained=constrained, singles=singles, **clips)
     if bounds is None:
         return REFUSED
     try:

@@ -28,11 +28,11 @@ LOSSES = (
 
 
 def random_bounds(
-    proto: ModelProto, seed: int, folder: Path, *, constrained: bool, **more: object
+    proto: ModelProto, seed: int, folder: Path, *, constrained: bool, singles: bool = False, **more
 ) -> Bounded | None:
     """Bounds of a file under settings that are drawn at random; None where it is refused.
 
-    more: settings that are not drawn.
+    singles: train single numbers, too. more: settings that are not drawn.
     """
     path = folder / "net.onnx"
     path.write_bytes(proto.SerializeToString())
@@ -42,7 +42,8 @@ def random_bounds(
         return None
     rng = np.random.default_rng(seed)
     known = model.graph.parameters
-    scope = random_scope(proto, rng, constrained=constrained)
+    numbers = known.keys() - model.reading.program.untracked if singles else ()
+    scope = random_scope(proto, rng, constrained=constrained, singles=numbers)
     held = {item.tensor: item for item in scope.constraints if item.tensor in known}
     drawn = (
         LOSSES[seed % 2]

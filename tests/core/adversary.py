@@ -174,9 +174,10 @@ def _premises(program: Program, proto: ModelProto, rng: np.random.Generator) -> 
     )
 
 
-def random_scope(proto: ModelProto, rng: np.random.Generator, *, constrained: bool) -> ScopeClaim:
-    """All weights as they are, or most of them within constraints."""
-    floats = {n: t for n, t in stored(proto).items() if t.is_floating_point() and t.ndim}
+def random_scope(proto, rng: np.random.Generator, *, constrained: bool, singles=()) -> ScopeClaim:
+    """All weights as they are, or most of them within constraints; singles: numbers, too."""
+    known = {name: item for name, item in stored(proto).items() if item.is_floating_point()}
+    floats = {name: item for name, item in known.items() if item.ndim or name in singles}
     if not constrained:
         return ScopeClaim("point", tuple(sorted(floats)), ())
     computed = {
@@ -200,7 +201,7 @@ def random_scope(proto: ModelProto, rng: np.random.Generator, *, constrained: bo
         trained.append(name)
         norm = float(floats[name].norm())
         radius = norm * float(rng.uniform(0.5, 1.5))
-        spectral = floats[name].ndim <= 2 and name not in computed | rows and rng.random() < 0.4
+        spectral = 0 < floats[name].ndim <= 2 and name not in computed | rows and rng.random() < 0.4
         constraints.append(Constraint(name, "spectral" if spectral else "frobenius", radius))
     return ScopeClaim("constraint-set", tuple(trained), tuple(constraints))
 
