@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from lipcert.core.accounting import account
+from lipcert.core.accounting import poisson
 from lipcert.training import assembly, network
 from tests.training.runs import Small
 
-_poisson = cache(account._poisson)
+_poisson = cache(poisson.poisson_epsilon)
 """Of numbers and nothing else; many tests train by one plan."""
 
 
 @pytest.fixture(autouse=True)
 def accounted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account, "_poisson", _poisson)
+    monkeypatch.setattr(poisson, "poisson_epsilon", _poisson)
 
 
 @pytest.fixture(scope="session")
