@@ -49,14 +49,13 @@ from lipcert.training.calibration import (
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement, enforced
 from lipcert.training.guards import StepGuard
-from lipcert.training.hooks import Hooks
+from lipcert.training.hooks import Hooks, refuse_watched
 from lipcert.training.intake import (
     FirstExamples,
     KnownExamples,
     batch_size_of,
     dataset_size_of,
     numbers_of,
-    require_full_precision,
     require_given,
     trained_parameters,
     with_frozen,
@@ -147,6 +146,7 @@ def make_private(
         NoVerdictError: if a gradient has no bound.
     """
     require_given(model, optimizer, loader, mechanism)
+    refuse_watched(model)
     _warn_of_seed(seed)
     folder, seed, progress = _as_in_twin(folder, seed, progress)
     world = World.here(patience)
@@ -167,7 +167,6 @@ def make_private(
         )
         declared = mechanism.settings(run)
         max_physical_batch = _physical_batch(max_physical_batch)
-        require_full_precision(model)
         first = FirstExamples.of(loader, model, len(declared.heads) or 1)
         first.require_inputs(declared)
         place = (

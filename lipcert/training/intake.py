@@ -28,7 +28,6 @@ from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal, whole
 from lipcert.training.batches import admitted, parted
-from lipcert.training.hooks import refuse_watched
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork, joined_labels
 from lipcert.training.world import refuse_incomplete
@@ -56,14 +55,13 @@ class DatasetSizeWarning(UserWarning):
 
 def require_given(model: nn.Module, optimizer: object, loader: object, mechanism: object) -> None:
     """Raise UsageError unless these are a mechanism, an optimizer and objects that Opacus did not
-    wrap."""
+    wrap, and the model is of full precision."""
     if not isinstance(mechanism, TrainingMechanism):
         raise UsageError(
             f"training: {mechanism!r} is not a mechanism; give, for example, "
             "lipcert.training.Clipless(…)"
         )
     refuse_incomplete(model)
-    refuse_watched(model)
     if not isinstance(optimizer, Optimizer):
         raise UsageError(
             f"training: the optimizer is a {type(optimizer).__name__}; give a torch.optim.Optimizer"
@@ -86,6 +84,7 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
             "its steps have no hooks, by which their gradients are noised; let it begin with "
             "super().__init__(params, defaults), or, where it wraps an optimizer, give that one"
         )
+    require_full_precision(model)
 
 
 def dataset_size_of(

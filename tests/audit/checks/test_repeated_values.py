@@ -1,7 +1,6 @@
 """Magnitudes that come again are seen in any order; those of independent noises are left alone."""
 
 import math
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ from scipy.special import erfinv, ndtr, ndtri
 
 from lipcert.audit.checks.chance import SHARE, ChanceTest
 from lipcert.audit.checks.noise import AddedNoise
-from lipcert.audit.checks.seed_reuse import Values
+from lipcert.audit.checks.seed_reuse import Values, _predicted
 
 STD, ENTRIES = 0.04, 6000
 
@@ -30,9 +29,8 @@ def compared(first: Values, second: Values) -> ChanceTest:
 
 def predicted(noises: list[Values]) -> list[float]:
     """The chances that noises on one tensor follow from what was before them."""
-    module = sys.modules["lipcert.audit.checks.seed_reuse"]
     releases = [{"w": SimpleNamespace(values=item)} for item in noises]
-    return [test.log_chance for test in module._predicted(releases)]
+    return [test.log_chance for test in _predicted(releases)]
 
 
 def normal(random: np.random.Generator) -> np.ndarray:
