@@ -10,13 +10,11 @@ import json
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
-from typing import Final
 
-_PATIENCE: Final = 4
+_PATIENCE = 4
 """seconds for each second of processor time: the machine is busy"""
 
-_SERVER: Final = f"""
+_SERVER = f"""
 import json, os, resource, signal, sys
 from lipcert.core import check, text
 from lipcert.core.main import main
@@ -35,7 +33,7 @@ for line in sys.stdin:
 
 
 def checker(
-    words: list[object], folder: Path, memory: int, seconds: int
+    words: list[object], folder, memory: int, seconds: int
 ) -> subprocess.CompletedProcess[str]:
     """What `lipcert-check WORDS` says within so many bytes and seconds of processor time.
 

@@ -9,11 +9,9 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final
 from unittest.mock import patch
 
 from click.testing import CliRunner, Result
@@ -24,13 +22,13 @@ from lipcert.errors import LipCertError
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def lipcert(words: Sequence[str], cwd: Path = ROOT) -> Result:
+def lipcert(words, cwd: Path = ROOT) -> Result:
     """`lipcert WORDS`."""
     with chdir(cwd):
         return CliRunner(env={"COLUMNS": "100"}).invoke(cli, list(words), prog_name="lipcert")
 
 
-def printed_by(source: str, cwd: Path = ROOT, names: dict[str, Any] | None = None) -> str:
+def printed_by(source: str, cwd: Path = ROOT, names=None) -> str:
     """What a block of Python prints, which finds and leaves these names."""
     known = {} if names is None else names
     known["__name__"] = "__main__"
@@ -58,12 +56,12 @@ def script(path: Path, *words: str, cwd: Path) -> str:
     return out.getvalue()
 
 
-FORK: Final = multiprocessing.get_context("fork")
-PATIENCE: Final = 30.0
+FORK = multiprocessing.get_context("fork")
+PATIENCE = 30.0
 """seconds after which a process that says nothing has failed"""
 
 
-def in_child(work: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> str:
+def in_child(work, meanwhile=lambda: None) -> str:
     """What it ends with in a forked process: why it stopped, or what it returned.
 
     meanwhile: what is done here while that process lives on.
@@ -90,10 +88,10 @@ def in_child(work: Callable[[], object], meanwhile: Callable[[], object] = lambd
     return found
 
 
-_START: Final = subprocess.run
+_START = subprocess.run
 
 
-def _run(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+def _run(words, **options):
     if list(words[:3]) != [sys.executable, "-m", "lipcert"]:
         return _START(words, **options)
     done = lipcert(words[3:], Path.cwd())

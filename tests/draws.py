@@ -1,6 +1,5 @@
 """Draws: what builders of random networks choose by, so that a seed determines all of it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ class Draws:
         """True as often as that."""
         return bool(self.rng.random() < probability)
 
-    def pick(self, options: Sequence[T]) -> T:
+    def pick(self, options) -> T:
         """One of them, all equally likely."""
         return options[int(self.rng.integers(len(options)))]
 

@@ -1,7 +1,5 @@
 """Networks with several outputs, and plain losses of them, for the tests of sums of losses."""
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import torch
@@ -97,7 +95,7 @@ def network(shapes: dict[str, str], rng: np.random.Generator, *, relu: bool = Tr
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def two_heads(path: Path, *, relu: bool = True, seed: int = 0) -> Path:
+def two_heads(path, *, relu: bool = True, seed: int = 0):
     """A file of a network with the outputs `cls` and `reg`."""
     proto = network({"cls": "vector", "reg": "vector"}, np.random.default_rng(seed), relu=relu)
     onnx.save(proto, path)

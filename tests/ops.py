@@ -14,7 +14,6 @@ import numpy as np
 from lipcert.core import kinds, token_kinds, window_kinds
 from lipcert.core import program as p
 from lipcert.graph.evaluate import batch_output
-from lipcert.graph.geometry import Geometry
 from lipcert.graph.ir import Graph, Node, Operand
 
 Shape = tuple[int, ...]
@@ -69,7 +68,7 @@ def written_shape(operand: Operand) -> Shape:
     return _WRITTEN.get(operand, operand.shape)
 
 
-def window(geometry: Geometry) -> window_kinds.Window:
+def window(geometry) -> window_kinds.Window:
     return window_kinds.Window(
         tuple(each.taps for each in geometry),
         tuple(each.stride for each in geometry),
@@ -89,15 +88,13 @@ def Embedding(table: Operand) -> Maker:
     return lambda x: node(op, [x], (*x, table.shape[1]), weight=table)
 
 
-def Conv(weight: Operand, bias: Operand | None, geometry: Geometry, groups: int = 1) -> Maker:
+def Conv(weight: Operand, bias: Operand | None, geometry, groups: int = 1) -> Maker:
     op = window_kinds.Conv(exact(weight), exact(bias), window(geometry), groups, False)
     shape = (weight.shape[0], *(each.outputs for each in geometry))
     return lambda x: node(op, [x], shape, weight=weight, bias=bias)
 
 
-def ConvTranspose(
-    weight: Operand, bias: Operand | None, geometry: Geometry, groups: int = 1
-) -> Maker:
+def ConvTranspose(weight: Operand, bias: Operand | None, geometry, groups: int = 1) -> Maker:
     op = window_kinds.Conv(exact(weight), exact(bias), window(geometry), groups, True)
     shape = (weight.shape[1] * groups, *(each.size for each in geometry))
     return lambda x: node(op, [x], shape, weight=weight, bias=bias)
@@ -219,19 +216,19 @@ def Move(shape: Shape, sources: np.ndarray) -> Maker:
     return lambda *_: node(p.Move(wide), [shape], wide.shape[1:])
 
 
-def MaxPool(geometry: Geometry) -> Maker:
+def MaxPool(geometry) -> Maker:
     return _pool(window_kinds.MaxPool(window(geometry)), geometry)
 
 
-def AveragePool(geometry: Geometry, counts_padding: bool = True) -> Maker:
+def AveragePool(geometry, counts_padding: bool = True) -> Maker:
     return _pool(window_kinds.AveragePool(window(geometry), counts_padding), geometry)
 
 
-def LpPool(geometry: Geometry, order: int = 2) -> Maker:
+def LpPool(geometry, order: int = 2) -> Maker:
     return _pool(window_kinds.LpPool(window(geometry), order), geometry)
 
 
-def _pool(op: p.Op, geometry: Geometry) -> Maker:
+def _pool(op: p.Op, geometry) -> Maker:
     return lambda x: node(op, [x], (x[0], *(each.outputs for each in geometry)))
 
 

@@ -7,19 +7,17 @@ repository, after the blocks above it; blocks of Python on such a page run in on
 
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
 from tests.commands import lipcert, printed_by, script
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-DIGEST: Final = re.compile(r"\b[0-9a-f]{64}\b")
-NUMBER: Final = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
-FOUND: Final = re.compile(r"would have been noticed|the true value is|times what clipping|largest")
+ROOT = Path(__file__).resolve().parents[1]
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+FOUND = re.compile(r"would have been noticed|the true value is|times what clipping|largest")
 """a line whose numbers an ascent found"""
 
 
@@ -37,7 +35,7 @@ def read(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def blocks(page: str) -> Iterator[Block]:
+def blocks(page: str):
     """All fenced blocks of a page."""
     heading = ""
     text = re.sub(r"^ +(?=```)", "", read(page), flags=re.MULTILINE)
@@ -54,7 +52,7 @@ def run_page(page: str, folder: Path) -> None:
     """Run the Python and the sessions of a page, in order, in a folder."""
     for name in ("models", "examples"):
         (folder / name).symlink_to(ROOT / name)
-    names: dict[str, Any] = {}
+    names = {}
     for block in blocks(page):
         if block.language == "python":
             printed_by(block.text, folder, names)

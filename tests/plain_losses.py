@@ -3,15 +3,13 @@
 from itertools import product
 
 import torch
-from torch import Tensor
 
 from lipcert.core.losses import entries, margins
-from lipcert.core.losses.base import Loss
 from lipcert.core.losses.focal import Focal
 from lipcert.core.losses.softmax import CrossEntropy
 
 BOTH = ["mean", "sum"]
-CLASS_LOSSES: list[Loss] = [
+CLASS_LOSSES = [
     CrossEntropy(),
     CrossEntropy(0.3, 0.2),
     CrossEntropy(4.0),
@@ -24,7 +22,7 @@ CLASS_LOSSES: list[Loss] = [
     margins.KantorovichRubinstein(),
     margins.HingeKantorovichRubinstein(2.5, 3.0),
 ]
-TARGET_LOSSES: list[Loss] = [
+TARGET_LOSSES = [
     *(entries.BinaryCrossEntropy(t, r) for t, r in product((1.0, 0.25), BOTH)),
     *(entries.SquaredError(1.0, r, half) for r, half in product(BOTH, (False, True))),
     *(entries.AbsoluteError(r) for r in BOTH),
@@ -34,7 +32,7 @@ TARGET_LOSSES: list[Loss] = [
 ]
 
 
-def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
+def loss_value(loss, output, label):
     """The loss of one example. label: [outputs]; class losses take one-hot labels, or −1 or 1 of a
     single score."""
     z, y = output.reshape(-1), label
@@ -73,16 +71,16 @@ def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
     raise NotImplementedError(type(loss).__name__)
 
 
-def one_hot(label: int | Tensor, like: Tensor) -> Tensor:
+def one_hot(label, like):
     """A class as a label of these scores."""
     return (torch.arange(len(like)) == label).to(like.dtype)
 
 
-def _reduced(loss, terms: Tensor) -> Tensor:
+def _reduced(loss, terms):
     return terms.mean() if loss.output_reduction == "mean" else terms.sum()
 
 
-def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
+def _hinge(margin: float, reduction: str, z, y):
     if len(z) == 1:
         return torch.relu(0.5 * margin - y * z).sum()
     hinges = torch.relu(0.5 * margin - (2.0 * y - 1.0) * z)
@@ -92,7 +90,7 @@ def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
     return (weights * hinges).sum() / len(z)
 
 
-def _kr(z: Tensor, y: Tensor) -> Tensor:
+def _kr(z, y):
     if len(z) == 1:
         return -(z * y).sum()
     return (z * (1.0 - y)).sum() / (len(z) - 1) - (z * y).sum()

@@ -7,40 +7,31 @@ core, of the search and of mutants prove everything themselves.
 import hashlib
 import io
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
 
 from lipcert.core.ledger.mechanism import Unchanged
-from lipcert.core.ledger.premises import Premises
-from lipcert.core.program import Program
-from lipcert.search.evidence import Evidence
-from lipcert.search.prover import Derived
 
 FOLDERS = ("analysis", "audit", "cli", "report", "suggestions", "training")
 FOLDERS += ("test_single_numbers.py", "test_verbs.py")
 """of tests that take proofs which are known"""
-_KNOWN: dict[bytes, Derived] = {}
-Prove = Callable[..., Derived]
+_KNOWN = {}
 
 
 class _Words(pickle.Pickler):
     """What is never read again: functions by their names, and by what they hold."""
 
-    def reducer_override(self, item: Any) -> Any:
+    def reducer_override(self, item):
         if not isinstance(item, FunctionType):
             return NotImplemented
         held = [cell.cell_contents for cell in item.__closure__ or ()]
         return tuple, ((item.__module__, item.__qualname__, held),)
 
 
-def remembering(prove: Prove) -> Prove:
+def remembering(prove):
     """The same, of what was not proved before."""
 
-    def proved(
-        program: Program, premises: Premises, evidence: Evidence, observe: Any = None
-    ) -> Derived:
+    def proved(program, premises, evidence, observe=None):
         read = replace(premises, mechanism=Unchanged(), relation="", divisor=None, run=None)
         _Words(words := io.BytesIO()).dump((program, read, evidence))
         key = hashlib.sha256(words.getbuffer()).digest()

@@ -6,7 +6,6 @@ is the batch.
 
 import numpy as np
 import torch
-from onnx import ModelProto
 
 from tests.core.random_models import Builder
 
@@ -60,7 +59,7 @@ class Singles(Builder):
         return self.dense(row) if self.chance(0.7) else row
 
 
-def random_file(seed: int) -> ModelProto:
+def random_file(seed: int):
     """A file whose output is one number, or a vector, per example."""
     rng = np.random.default_rng(seed)
     shape = [(1, 4), (1, 3), (1, 1)][int(rng.integers(3))]

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import parse
 
 import numpy as np
@@ -165,7 +164,7 @@ def test_inputs_and_outputs_are_used_and_reach_no_script_unquoted() -> None:
     for step in STEPS.values():
         assert "${{" not in step.get("run", "")
         assert ("run" in step) == (step.get("shell") == "bash")
-        places: list[Any] = [step.get("if", ""), *step.get("env", {}).values()]
+        places = [step.get("if", ""), *step.get("env", {}).values()]
         places += step.get("with", {}).values()
         used |= {name for text in places for name in re.findall(r"inputs\.([\w-]+)", text)}
     assert used == set(ACTION["inputs"])

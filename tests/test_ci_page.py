@@ -6,9 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +35,7 @@ def code(cell: str) -> list[str]:
 
 
 @pytest.fixture(name="folder")
-def _folder(tmp_path: Path) -> Path:
+def _folder(tmp_path):
     """A network, its certificate, the last one that was accepted, and examples."""
     shutil.copy(path_of("digits_mlp"), tmp_path / "net.onnx")
     done = lipcert(
@@ -71,13 +68,13 @@ def test_the_table_of_inputs() -> None:
             assert [text for text in stated if text] == code(default)
 
 
-def action_step() -> Mapping[str, Any]:
+def action_step():
     (job,) = yaml.safe_load(blocks("yaml")[0])["jobs"].values()
     return next(step for step in job["steps"] if step.get("uses") == "./lipcert")
 
 
 @pytest.mark.nightly
-def test_the_workflow_is_green(tmp_path: Path) -> None:
+def test_the_workflow_is_green(tmp_path) -> None:
     """On a network of which what it states is true."""
     make_checkout(tmp_path)
     inputs = {name: str(text) for name, text in action_step()["with"].items()}
@@ -97,7 +94,7 @@ def test_the_workflow_may_do_what_it_does() -> None:
 
 
 @pytest.mark.nightly
-def test_the_hook_is_defined_and_green(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_is_defined_and_green(folder, monkeypatch: pytest.MonkeyPatch) -> None:
     (repo,) = yaml.safe_load(blocks("yaml")[1])["repos"]
     (used,) = repo["hooks"]
     (defined,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
@@ -107,7 +104,7 @@ def test_the_hook_is_defined_and_green(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.nightly
-def test_the_tests_are_green(folder: Path) -> None:
+def test_the_tests_are_green(folder) -> None:
     (text,) = blocks("python")
     (folder / "test_page.py").write_text(text, encoding="utf-8")
     done = subprocess.run(
@@ -122,7 +119,7 @@ def test_the_tests_are_green(folder: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_commands_leave_with_what_is_said(folder: Path) -> None:
+def test_the_commands_leave_with_what_is_said(folder) -> None:
     """One line after the other; a check whose assumptions nobody accepted is no verdict."""
     (block,) = blocks("sh")
     for line in block.splitlines():

@@ -5,23 +5,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.digits_gap.__main__ import PAGE, RESULTS, on_page
 from benchmarks.digits_gap.inputs import BINS, CELLS, Inputs, oriented_gradients
 from benchmarks.digits_gap.ladder import ROWS, TABLES
-from benchmarks.digits_gap.rows import Row
 from benchmarks.digits_gap.runs import DELTA, EPSILON, trained
 from benchmarks.digits_gap.table import short_table, table
 from benchmarks.reproductions.page import table_of
 from lipcert.training import Clipless, Loss
 
 
-def images(count: int = 5) -> Tensor:
+def images(count: int = 5):
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def short(name: str) -> Row:
+def short(name: str):
     """Two releases of the whole data set."""
     return replace(ROWS[name], batch_size=1437, epochs=2)
 

@@ -12,8 +12,6 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
-from email.message import Message
 from functools import cache
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def _wheel(sources: Path) -> Path:
     return build("wheel", sources, sources.parent / "wheel")
 
 
-def files(folder: Path) -> Iterator[str]:
+def files(folder: Path):
     """Those that belong to the sources."""
     for path in folder.iterdir():
         if path.name == ".git" or any(path.match(pattern) for pattern in UNTRACKED):
@@ -88,7 +86,7 @@ def test_the_wheel_holds_the_package_alone(wheel: Path, sources: Path) -> None:
     assert wheel.name == f"lipcert-{lipcert.__version__}-py3-none-any.whl"
 
 
-def metadata(wheel: Path) -> Message:
+def metadata(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(archive.read(name))

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 from string import Template
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -39,7 +38,7 @@ REPORTED_RUN = shlex.split(
 )
 
 
-def example(name: str) -> ModuleType:
+def example(name: str):
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -7,7 +7,6 @@ import tomllib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -23,7 +22,7 @@ PAGES.append(ROOT / ".github" / "pull_request_template.md")
 
 
 @cache
-def loaded(path: Path) -> Any:
+def loaded(path: Path):
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 

@@ -3,7 +3,6 @@
 import re
 import runpy
 import tomllib
-from pathlib import Path
 
 from tests.pages import ROOT, blocks
 
@@ -53,7 +52,7 @@ def test_the_commands_install_what_is_tested() -> None:
     assert newest()["torch"].startswith("2.13.")
 
 
-def places() -> list[Path]:
+def places():
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
     return [*pages, *(ROOT / "lipcert").rglob("*.py")]
 

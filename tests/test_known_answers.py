@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.analysis.bounded import Bounded
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Operand
 from lipcert.settings.settings import ConstraintSpec
@@ -14,7 +13,7 @@ from tests.networks import chain, dag, orthogonal, proved, reshaped, trained
 from tests.ops import Activation, Add, BatchNorm, Concat, Conv, Dense, Normalize, Scale, Sort
 
 
-def total_norm(found: Bounded) -> float:
+def total_norm(found) -> float:
     return math.hypot(*found.grad_norms.values())
 
 

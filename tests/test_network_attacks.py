@@ -5,12 +5,10 @@ knows the file alone.
 """
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from onnx import ModelProto
 
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.errors import ModelFileError, NoVerdictError, UnsupportedModelError
@@ -28,7 +26,7 @@ LOSSES = (
 
 
 def random_bounds(
-    proto: ModelProto, seed: int, folder: Path, *, constrained: bool, singles: bool = False, **more
+    proto, seed: int, folder, *, constrained: bool, singles: bool = False, **more
 ) -> Bounded | None:
     """Bounds of a file under settings that are drawn at random; None where it is refused.
 
@@ -67,7 +65,7 @@ def random_bounds(
         return None
 
 
-def found_above(proto: ModelProto, found: Bounded, seed: int) -> list[str]:
+def found_above(proto, found: Bounded, seed: int) -> list[str]:
     """What an adversary finds above the bounds of a file, and parameters below their tensors."""
     torch.set_num_threads(1)
     setting = Setting(proto, found.program, found.premises, found.scope, found.derived)
@@ -83,7 +81,7 @@ def found_above(proto: ModelProto, found: Bounded, seed: int) -> list[str]:
 @pytest.mark.parametrize("constrained", [False, True])
 @pytest.mark.sample(seed=4)
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_random_files_stay_below_their_bounds(seed: int, constrained: bool, tmp_path: Path) -> None:
+def test_random_files_stay_below_their_bounds(seed: int, constrained: bool, tmp_path) -> None:
     proto = random_model(seed)
     found = random_bounds(proto, seed, tmp_path, constrained=constrained)
     if found is None:
@@ -94,7 +92,7 @@ def test_random_files_stay_below_their_bounds(seed: int, constrained: bool, tmp_
 
 @pytest.mark.sample(seed=3)
 @pytest.mark.parametrize("seed", range(8))
-def test_normalised_values_stay_below_their_bounds(seed: int, tmp_path: Path) -> None:
+def test_normalised_values_stay_below_their_bounds(seed: int, tmp_path) -> None:
     """Of values that may vanish, and of others; a quotient by the norm has no value there."""
     rng = np.random.default_rng(seed)
     over = "n = ReduceL2<axes=[1]>(d)  e = Div(d, n)"

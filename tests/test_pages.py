@@ -8,7 +8,6 @@ import runpy
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -133,7 +132,7 @@ def test_every_block_is_run() -> None:
             assert f"def {name}" in (ROOT / "tests" / path).read_text(encoding="utf-8")
 
 
-def modules_run() -> Iterator[tuple[str, str]]:
+def modules_run():
     """Lines of all pages that start a program of the repository."""
     for page in PAGES:
         for line in re.findall(r"python (?:-m (?:benchmarks|models)\.|\w+/).*", read(page)):

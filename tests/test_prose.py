@@ -6,7 +6,6 @@
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ class Place(NamedTuple):
     instead: str
 
 
-def refused(text: str, file: str, first: int = 1) -> Iterator[Place]:
+def refused(text: str, file: str, first: int = 1):
     """What is refused in a text that begins on this line; a match may run over a line break."""
     flat = text.replace("\n", " ")
     for pattern, instead in REFUSED.items():
@@ -47,7 +46,7 @@ def refused(text: str, file: str, first: int = 1) -> Iterator[Place]:
             yield Place(file, first + text.count("\n", 0, match.start()), match[0], instead)
 
 
-def of_module(path: Path) -> Iterator[Place]:
+def of_module(path: Path):
     """Texts and docstrings of a module."""
     file, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -59,7 +58,7 @@ def of_module(path: Path) -> Iterator[Place]:
                 yield Place(file, node.lineno, " ".join(words), f"at least {WORDS} words")
 
 
-def of_page(path: Path) -> Iterator[Place]:
+def of_page(path: Path):
     """The prose of a page, without its code."""
     text = path.read_text(encoding="utf-8")
     blank = _FENCE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)

@@ -6,7 +6,6 @@ within 5 % of it where the rule is attained.
 """
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,7 +166,7 @@ def test_reflect_padding_is_not_bounded_by_the_zero_padded_norm() -> None:
     at_least_and_within(proved(graph, input_norm=1.0).derived.lipschitz, truth, 1.01)
 
 
-def test_average_pooling_that_excludes_padding_can_exceed_one(tmp_path: Path) -> None:
+def test_average_pooling_that_excludes_padding_can_exceed_one(tmp_path) -> None:
     windows = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]}
     proto = model([node("AveragePool", "x", **windows)], ["N", 1, 7, 7])
     path = tmp_path / "pool.onnx"

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from lipcert.audit import run
-from lipcert.audit.job import Job
 from lipcert.pytest_plugin import _completed
 from lipcert.verbs import audit
 from tests.cli.issued import certificate_bytes
@@ -100,7 +99,7 @@ def test_a_certificate_is_audited_with_the_network_beside_it(
     model, certificate = tmp_path / "net.onnx", tmp_path / "net.lipcert.json"
     model.write_bytes(path_of("digits_mlp").read_bytes())
     certificate.write_bytes(certificate_bytes())
-    done: list[Job] = []
+    done = []
     monkeypatch.setattr(run, "audit", lambda job, **_: done.append(job) or object())
     words = {"attack_steps": 1, "max_epsilon": 9.0, "data": tmp_path / "x.npz"}
     audit(certificate, **_completed(certificate, words))

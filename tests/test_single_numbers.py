@@ -1,7 +1,5 @@
 """Examples that are single numbers, [N]: every verb answers, or refuses with a documented code."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -9,14 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lipcert.training import (
-    BackpropClipping,
-    Clipless,
-    GradientClipping,
-    Loss,
-    TrainingMechanism,
-    make_private,
-)
+from lipcert.training import BackpropClipping, Clipless, GradientClipping, Loss, make_private
 from tests.commands import lipcert
 from tests.single_numbers import random_file
 from tests.test_network_attacks import found_above, random_bounds
@@ -25,7 +16,7 @@ NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """a smaller seed is no smaller file"""
 
 
-def runs(folder: Path, *words: str, allowed: tuple[int, ...]) -> int:
+def runs(folder, *words: str, allowed: tuple[int, ...]) -> int:
     """The exit code, which is no internal error, and is explained where it is not 0."""
     result = lipcert(words, folder)
     assert result.exit_code in allowed, (words, result.exit_code, result.output[-800:])
@@ -57,7 +48,7 @@ class Scorer(nn.Module):
 
 
 BCE, MSE = Loss("bce"), Loss("mse", label_norm=1.0)
-MECHANISMS: dict[str, TrainingMechanism] = {
+MECHANISMS = {
     "clipless": Clipless(radius=1.0, bias_norm=1.0, loss=MSE, loss_clip=0.5, input_norm=1.0),
     "gradient clipping": GradientClipping(clip_norm=1.0, loss=BCE, input_norm=1.0),
     "backprop clipping": BackpropClipping(
@@ -68,7 +59,7 @@ MECHANISMS: dict[str, TrainingMechanism] = {
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_a_single_logit_is_trained_privately_and_audited(name: str, tmp_path: Path) -> None:
+def test_a_single_logit_is_trained_privately_and_audited(name: str, tmp_path) -> None:
     torch.manual_seed(0)
     model, folder = Scorer(), tmp_path / "run"
     x = nn.functional.normalize(torch.randn(24, 4))

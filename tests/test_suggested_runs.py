@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import pytest
 from torch import nn
@@ -14,8 +13,8 @@ from benchmarks.suggested_runs.methods import METHODS, RATES
 from benchmarks.suggested_runs.problems import PROBLEMS
 from benchmarks.suggested_runs.runs import trained
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "benchmarks/suggested_runs/results.md"
-SMALL: Final = replace(
+PAGE = Path(__file__).resolve().parents[1] / "benchmarks/suggested_runs/results.md"
+SMALL = replace(
     PROBLEMS["mlp"], network=lambda: nn.Sequential(nn.Linear(30, 2)), batch_size=500, epochs=1
 )
 

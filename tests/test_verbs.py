@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,11 +48,11 @@ def net() -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def file(net: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(net: nn.Module, tmp_path_factory: pytest.TempPathFactory):
     return lipcert.export(net, X[:1], tmp_path_factory.mktemp("net") / "net.onnx")
 
 
-def test_analyze_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -> None:
+def test_analyze_takes_a_module_a_file_and_a_model(net: nn.Module, file) -> None:
     frozen = Settings(input_box=(0.0, 1.0), batch_size=16, freeze=("conv.*",))
     loaded = lipcert.analyze(lipcert.load_model(file), frozen)
     read = lipcert.analyze(str(file), settings=frozen)
@@ -71,7 +69,7 @@ def test_analyze_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -
     assert lipcert.analyze(file).network.grad_norm is not None  # as without options
 
 
-def test_certify_of_a_module_leaves_what_a_checker_needs(net: nn.Module, tmp_path: Path) -> None:
+def test_certify_of_a_module_leaves_what_a_checker_needs(net: nn.Module, tmp_path) -> None:
     issued = lipcert.certify(net, X[:1], SETTINGS, out=tmp_path / "new" / "net.lipcert.json")
     model = tmp_path / "new" / "net.onnx"
     assert issued.path == tmp_path / "new" / "net.lipcert.json"
@@ -85,13 +83,13 @@ def test_certify_of_a_module_leaves_what_a_checker_needs(net: nn.Module, tmp_pat
     assert (report.verdict.value, report.bounds_from) == ("pass", str(issued.path))
 
 
-def test_certify_of_a_file_is_the_command(file: Path) -> None:
+def test_certify_of_a_file_is_the_command(file) -> None:
     issued = lipcert.certify(file, SETTINGS)
     assert issued.path == file.with_name("net.lipcert.json")
     assert issued.path.read_bytes() == issued.data
 
 
-def test_without_a_certificate_files_stay_as_they_were(tmp_path: Path) -> None:
+def test_without_a_certificate_files_stay_as_they_were(tmp_path) -> None:
     model, target = tmp_path / "net.onnx", tmp_path / "net.lipcert.json"
     model.write_bytes(b"before")
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
@@ -100,7 +98,7 @@ def test_without_a_certificate_files_stay_as_they_were(tmp_path: Path) -> None:
     assert (model.read_bytes(), list(tmp_path.iterdir())) == (b"before", [model])
 
 
-def test_audit_takes_a_module(net: nn.Module, file: Path) -> None:
+def test_audit_takes_a_module(net: nn.Module, file) -> None:
     live = lipcert.audit(net, X[:1], SETTINGS, data=(X, Y), attack_steps=2, precision="float64")
     kept = file.parent / "results"
     of_file = lipcert.audit(file, SETTINGS, data=(X, Y), limit=3, results=kept)
@@ -141,9 +139,9 @@ def test_a_module_that_is_not_its_file_is_not_audited() -> None:
 
 @pytest.mark.parametrize("verb", ["analyze", "certify", "audit", "suggest"])
 def test_what_does_not_fit_together_is_told_with_what_to_write(
-    verb: str, net: nn.Module, tmp_path: Path
+    verb: str, net: nn.Module, tmp_path
 ) -> None:
-    function: Any = getattr(lipcert, verb)
+    function = getattr(lipcert, verb)
     call = rf"lipcert\.{verb}\(module, x\[:1\], settings\)"
     words = {"certify": {"out": tmp_path / "a.json"}, "audit": {"attack_steps": 1}}.get(verb, {})
     for given, reason in (
@@ -159,7 +157,7 @@ def test_what_does_not_fit_together_is_told_with_what_to_write(
     assert not list(tmp_path.iterdir())
 
 
-def test_words_of_certificates_and_audits(net: nn.Module, tmp_path: Path) -> None:
+def test_words_of_certificates_and_audits(net: nn.Module, tmp_path) -> None:
     certificate = tmp_path / "net.lipcert.json"
     for call, reason in (
         (lambda: lipcert.certify(net, X[:1], SETTINGS), "out="),
@@ -202,7 +200,7 @@ def test_audit_is_a_verb_and_a_package(code: str) -> None:
 
 
 @pytest.mark.nightly
-def test_suggest_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -> None:
+def test_suggest_takes_a_module_a_file_and_a_model(net: nn.Module, file) -> None:
     of_model = lipcert.suggest(lipcert.load_model(file), SETTINGS, budget=0.0)
     of_file = lipcert.suggest(file, SETTINGS, budget=0.0)
     of_module = lipcert.suggest(net, X[:1], SETTINGS, budget=0.0)
@@ -225,7 +223,7 @@ class Heads(nn.Module):
 
 
 @pytest.mark.nightly
-def test_modules_of_several_inputs_and_outputs(tmp_path: Path) -> None:
+def test_modules_of_several_inputs_and_outputs(tmp_path) -> None:
     """Their names in settings are those of arguments and results."""
     torch.manual_seed(0)
     module, rows = Heads(), (torch.rand(6, 3), torch.randint(9, (6, 4)))

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -77,7 +76,7 @@ class _Writer:
         self.tensors[name] = np.array(numbers, dtype=np.int64)
         return name
 
-    def nodes(self, node: Node) -> Iterator[NodeProto]:
+    def nodes(self, node: Node):
         op, out, (x, *_) = node.op, node.output, node.inputs
 
         def made(kind: str, *inputs: str, output: str = out, **attributes: object) -> NodeProto:
@@ -157,7 +156,7 @@ class _Writer:
                     return made("Pad", x, self.numbers(0, *begins, 0, *ends), mode=mode)
         raise ValueError(f"a move from {size} to {full} is not written yet")
 
-    def dense(self, stored: dict[str, str], x: str, node: Node, made) -> Iterator[NodeProto]:
+    def dense(self, stored: dict[str, str], x: str, node: Node, made):
         weight = stored["weight"]
         biases = [stored["bias"]] if "bias" in stored else []
         if len(node.shape) == 1:

@@ -1,9 +1,7 @@
 """Files of others, in a folder `../shared/zoo` beside the repository where there is one."""
 
 import csv
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ _REASON = "no folder ../shared/zoo beside the repository"
 needs_zoo = pytest.mark.skipif(not _INDEX.exists(), reason=_REASON)
 
 
-def rows(label: str = "", largest: float = float("inf")) -> list[Mapping[str, str]]:
+def rows(label: str = "", largest: float = float("inf")):
     """Of the index: files of a label with at most so many parameters."""
     if not _INDEX.exists():
         return []
@@ -21,7 +19,7 @@ def rows(label: str = "", largest: float = float("inf")) -> list[Mapping[str, st
     return [row for row in read if row["label"].startswith(label) and int(row["params"]) <= largest]
 
 
-def or_skipped(cases: Sequence[Any]) -> Sequence[Any]:
+def or_skipped(cases):
     """Cases of a test, or one that is skipped where there is no zoo."""
     skipped = pytest.param(None, marks=pytest.mark.skip(_REASON), id="none")
     return cases if _INDEX.exists() else [skipped]

@@ -2,19 +2,17 @@
 
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lipcert.audit import run
-from lipcert.audit.job import Job
 from lipcert.audit.prepared_job import Ready, prepare
 from tests.models.shipped import digits
 
 
 @cache
-def _prepared(job: Job, *_: object) -> Ready:
+def _prepared(job, *_: object) -> Ready:
     return prepare(job)
 
 
@@ -34,7 +32,7 @@ def _few_directions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory):
     """A file of 120 digits."""
     path, split = tmp_path_factory.mktemp("data") / "batches.npz", digits((64,))
     np.savez(path, x=split.images.numpy()[:120], y=split.labels.numpy()[:120])

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +20,10 @@ from lipcert.audit.checks import run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, units_of
 from lipcert.audit.prepared_job import Ready, prepare
-from lipcert.audit.records import AuditReport
 from lipcert.audit.replay import audit_unit
 from lipcert.audit.unit_results import total_of
 from lipcert.core.window_kinds import Conv
 from lipcert.gradient_stats.examples import Examples
-from lipcert.graph.ir import Node
 from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, path_of
 
@@ -94,7 +91,7 @@ def with_data(ready: Ready, data: Examples) -> Ready:
     return replace(ready, job=job, data=data, units=units)
 
 
-def report_of(ready: Ready) -> AuditReport:
+def report_of(ready: Ready):
     """All units of work, all checks, and the conclusion."""
     total = total_of(audit_unit(ready, unit) for unit in ready.units)
     return conclude(ready, total, run_checks(ready), seconds=0.0)
@@ -144,7 +141,7 @@ def caught(ready: Ready, fault: ClaimFault) -> Caught:
     if not wrong:
         return Caught(0, 0, "")
     if quantity:
-        changed: Any = {name: factors.get(name, 1.0) * bound for name, bound in held.items()}
+        changed = {name: factors.get(name, 1.0) * bound for name, bound in held.items()}
     else:
         changed = tuple(
             replace(group, grad_norm=group.grad_norm * factors.get(group.name, 1.0))
@@ -172,7 +169,7 @@ def each(factor: float) -> Factors:
     return lambda _, names: dict.fromkeys(names, factor)
 
 
-def convolutions(lost: Callable[[Node], float]) -> Factors:
+def convolutions(lost) -> Factors:
     """Of each group that holds the kernel of a convolution the factor is dropped, if any."""
 
     def factors(claims: Claims, _: list[str]) -> Mapping[str, float]:
@@ -187,12 +184,12 @@ def convolutions(lost: Callable[[Node], float]) -> Factors:
     return factors
 
 
-def positions(node: Node) -> float:
+def positions(node) -> float:
     """√(HW): a kernel is used at so many positions."""
     return math.sqrt(math.prod(node.shape[1:]))
 
 
-def overlap(node: Node) -> float:
+def overlap(node) -> float:
     """√ of how many windows read a pixel."""
     return math.sqrt(math.prod(-(-window.taps // window.stride) for window in node.geometry))
 

@@ -2,15 +2,14 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import lipcert
 from lipcert.audit.records import Verdict
@@ -21,11 +20,7 @@ from tests.audit.private_loops import (
     POOL,
     RATE,
     STEPS,
-    Data,
-    Index,
     Loop,
-    Tensors,
-    Watch,
     add,
     audit_of,
     examples,
@@ -37,39 +32,39 @@ from tests.models.shipped import module
 
 
 class RateBySize(Loop):
-    def rate(self, data: Data) -> float:
+    def rate(self, data) -> float:
         return 0.5 * POOL / len(data[0])
 
 
 class RealisedSize(Loop):
     """A mean over the examples at hand, with the noise of the expected size."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         return scaled(super().clean(x, y), BATCH / max(1, len(x)))
 
 
 class RealisedSizeAfter(Loop):
     """The noised sum is divided by the size of the batch."""
 
-    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    def applied(self, noised, x: Tensor, y: Tensor):
         return scaled(noised, BATCH / max(1, len(x)))
 
 
 class NormalisedByNorm(Loop):
     """The noised sum is divided by the norm of the clean one."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         self.length = float(norm(found := super().clean(x, y)))
         return found
 
-    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    def applied(self, noised, x: Tensor, y: Tensor):
         return scaled(noised, 0.1 / max(self.length, 1e-3))
 
 
 class WeightedSampler(Loop):
     """Examples of rare classes are drawn more often."""
 
-    def rates(self, data: Data) -> Tensor:
+    def rates(self, data) -> Tensor:
         weights = torch.where(data[1] < 2, 4.0, 0.25)
         return (weights / weights.mean() * RATE).cpu()
 
@@ -77,7 +72,7 @@ class WeightedSampler(Loop):
 class SumsClipped(Loop):
     """Gradients are accumulated, and the sum of every part is clipped."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         total = self.zeros()
         for part in self.parts(self.singles(x, y)):
             add(total, self.clipped(part))
@@ -85,7 +80,7 @@ class SumsClipped(Loop):
 
     share = 1.0
 
-    def parts(self, singles: list[Tensors]) -> Iterator[Tensors]:
+    def parts(self, singles):
         for start in range(0, len(singles), 8):
             part = self.zeros()
             for gradients in singles[start : start + 8]:
@@ -98,7 +93,7 @@ class MeansClipped(SumsClipped):
 
     share = 8.0
 
-    def parts(self, singles: list[Tensors]) -> Iterator[Tensors]:
+    def parts(self, singles):
         for part in super().parts(singles):
             yield scaled(part, 1.0 / 8.0)
 
@@ -106,7 +101,7 @@ class MeansClipped(SumsClipped):
 class Accumulated(Loop):
     """The same accumulation, of clipped gradients."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         total = self.zeros()
         for start in range(0, len(x), 8):
             add(total, super().clean(x[start : start + 8], y[start : start + 8]))
@@ -114,14 +109,14 @@ class Accumulated(Loop):
 
 
 class Unclipped(Loop):
-    def clipped(self, gradients: Tensors) -> Tensors:
+    def clipped(self, gradients):
         return gradients
 
 
 class PerTensor(Loop):
     """Every tensor is clipped to C."""
 
-    def clipped(self, gradients: Tensors) -> Tensors:
+    def clipped(self, gradients):
         return {name: super(PerTensor, self).clipped({name: g})[name]
                 for name, g in gradients.items()}  # fmt: skip
 
@@ -129,7 +124,7 @@ class PerTensor(Loop):
 class Adaptive(Loop):
     """C is the median norm of the batch, and noise and gradients follow it."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         norms = [float(norm(g)) for g in self.singles(x, y)]
         self.radius = float(torch.tensor(norms).median()) if norms else 1.0
         return super().clean(x, y)
@@ -144,7 +139,7 @@ class Adaptive(Loop):
 class Correlated(Loop):
     """Noise C⁻¹z of a strategy C whose columns have the norm 2, as if it were 1."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         self.last: dict[str, Tensor] = {}
 
     def draw(self, like: Tensor, name: str, step: int) -> Tensor:
@@ -161,10 +156,10 @@ class NoiseOfMean(Loop):
     def stated_divisor(self, x: Tensor) -> float:
         return 1.0
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         return scaled(super().clean(x, y), BATCH)
 
-    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    def applied(self, noised, x: Tensor, y: Tensor):
         return scaled(noised, 1.0 / BATCH)
 
 
@@ -194,14 +189,14 @@ class SmallRadius(Loop):
 class HalfNorms(SmallRadius):
     """Norms are computed in float16, where squares below 3e-8 are 0."""
 
-    def clipped(self, gradients: Tensors) -> Tensors:
+    def clipped(self, gradients):
         squares = [g.half().square().sum() for g in gradients.values()]
         length = float(torch.stack(squares).sum().sqrt())
         return scaled(gradients, min(1.0, self.radius / max(length, 1e-12)))
 
 
 class SeedReused(Loop):
-    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+    def noised(self, clean, std: float, step: int):
         self.generator.manual_seed(step % 4)
         return super().noised(clean, std, step)
 
@@ -217,7 +212,7 @@ class SeededByBatch(Loop):
 class SeededAnew(Loop):
     """The generator begins at random: right."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         self.generator.seed()
 
 
@@ -228,7 +223,7 @@ class Shuffled(Loop):
     account: ClassVar[Mapping[str, Any]] = {"sampling": "shuffle", "neighbours": "zero-out"}
     drops = False
 
-    def loader(self, data: Data) -> DataLoader[Any]:
+    def loader(self, data) -> DataLoader[Any]:
         return DataLoader(
             TensorDataset(*data), batch_size=BATCH, shuffle=True, drop_last=self.drops
         )
@@ -241,7 +236,7 @@ class DropLast(Shuffled):
 class OneNaN(Loop):
     """The last example has a feature that is no number; its clipped gradient is NaN, too."""
 
-    def clipped(self, gradients: Tensors) -> Tensors:
+    def clipped(self, gradients):
         factor = torch.clamp(self.radius / norm(gradients), max=1.0).float()
         return {name: factor * gradient for name, gradient in gradients.items()}
 
@@ -249,11 +244,11 @@ class OneNaN(Loop):
 class Cleaned(OneNaN):
     """Examples are mended, each by itself."""
 
-    def prepared(self, data: Data) -> Data:
+    def prepared(self, data):
         return data[0].nan_to_num(), data[1]
 
 
-def with_nan() -> Data:
+def with_nan():
     x, y = examples()
     x[-1, 5] = torch.nan
     return x, y
@@ -262,7 +257,7 @@ def with_nan() -> Data:
 class Exported(Loop):
     """The network of the loop itself is audited."""
 
-    def file(self, folder: Path) -> Path:
+    def file(self, folder):
         path = folder / "net.onnx"
         lipcert.export(self.network().eval(), examples()[0][:2], path)
         return path
@@ -271,21 +266,21 @@ class Exported(Loop):
 class LongOnes(Loop):
     """A sampler that looks at the data: long examples are drawn more often."""
 
-    def rates(self, data: Data) -> Tensor:
+    def rates(self, data) -> Tensor:
         return RATE * torch.linspace(0.9, 1.1, len(data[0]))[data[0].norm(dim=1).argsort()]
 
 
 class BrightOnes(LongOnes):
     """The brighter an example, the more often it is drawn."""
 
-    def rates(self, data: Data) -> Tensor:
+    def rates(self, data) -> Tensor:
         return 2.0 * RATE * data[0].norm(dim=1).argsort().argsort() / len(data[0])
 
 
 class NotThree(LongOnes):
     """A label is never drawn."""
 
-    def rates(self, data: Data) -> Tensor:
+    def rates(self, data) -> Tensor:
         return RATE * (data[1] != 3)
 
 
@@ -336,7 +331,7 @@ class BatchNorm(Exported):
 class FrozenNorm(BatchNorm):
     """The layer normalises by constants."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         self.model[1].eval()
 
 
@@ -346,7 +341,7 @@ LOW, HIGH = 2.23, 2.4
 class EarlyStopping(Loop):
     """Training ends where the mean loss on the data is low enough."""
 
-    def ends(self, data: Data) -> bool:
+    def ends(self, data) -> bool:
         with torch.no_grad():
             logits = self.model.forward(data[0])
         return float(functional.cross_entropy(logits, data[1])) < LOW
@@ -370,10 +365,10 @@ class OwnSeedWorkers(SameSeedWorkers):
 class SecondOptimizer(Loop):
     """The last bias is trained without noise by an optimizer of its own."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         self.other = torch.optim.SGD([list(self.model.parameters())[-1]], lr=0.1)
 
-    def after(self, data: Data, step: int) -> None:
+    def after(self, data, step: int) -> None:
         bias = list(self.model.parameters())[-1]
         loss = functional.cross_entropy(self.model.forward(data[0]), data[1])
         bias.grad = torch.autograd.grad(loss, bias)[0]
@@ -384,7 +379,7 @@ class WeightsEdited(Loop):
     """The first bias is moved by the mean of the data after each step."""
 
     @torch.no_grad()
-    def after(self, data: Data, step: int) -> None:
+    def after(self, data, step: int) -> None:
         list(self.model.parameters())[1].add_(1e-3 * data[0].mean())
 
 
@@ -401,23 +396,23 @@ class LowerNoise(Loop):
 class NeverNoised(Loop):
     """The last bias is applied as it is."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         self.bias = (found := super().clean(x, y))["classifier.bias"].clone()
         return found
 
-    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+    def noised(self, clean, std: float, step: int):
         found = super().noised(clean, std, step)
         del found["classifier.bias"]
         return found
 
-    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    def applied(self, noised, x: Tensor, y: Tensor):
         return {**noised, "classifier.bias": self.bias}
 
 
 class PartOfNorm(Loop):
     """Only matrices count in the norm that is clipped."""
 
-    def clipped(self, gradients: Tensors) -> Tensors:
+    def clipped(self, gradients):
         matrices = {name: g for name, g in gradients.items() if g.dim() > 1}
         return scaled(gradients, min(1.0, self.radius / float(norm(matrices))))
 
@@ -425,7 +420,7 @@ class PartOfNorm(Loop):
 class Copies(Loop):
     """Examples of a class are in the data twice."""
 
-    def loader(self, data: Data) -> DataLoader[Any]:
+    def loader(self, data) -> DataLoader[Any]:
         rows = torch.cat([torch.arange(len(data[1])), (data[1] == 1).cpu().nonzero().flatten()])
         return super().loader((data[0][rows], data[1][rows]))
 
@@ -433,21 +428,21 @@ class Copies(Loop):
 class NoiseOnce(Loop):
     """Noise is drawn for the first of two steps, and serves for both."""
 
-    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+    def noised(self, clean, std: float, step: int):
         if step % 2 == 0:
             self.drawn = {n: self.draw(g, n, step) for n, g in clean.items()}
         return {name: g + std * self.drawn[name].to(g.device) for name, g in clean.items()}
 
 
 class TwiceTheRate(Loop):
-    def rates(self, data: Data) -> float:
+    def rates(self, data) -> float:
         return 2.0 * RATE
 
 
 class WeightedAfter(Loop):
     """Examples of two classes count three times, after they were clipped."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         total = self.zeros()
         for gradients, label in zip(self.singles(x, y), y, strict=True):
             add(total, scaled(self.clipped(gradients), 3.0 if label < 2 else 1.0))
@@ -459,7 +454,7 @@ class BatchTwice(Loop):
 
     steps = STEPS // 2
 
-    def made(self, index: Index) -> list[Index]:
+    def made(self, index):
         return [index, index]
 
 
@@ -481,7 +476,7 @@ class PairedSteps(Correlated):
 class Published(Loop):
     """What is published is not the network alone."""
 
-    def published(self, data: Data) -> object:
+    def published(self, data) -> object:
         loss = functional.cross_entropy(self.model.forward(data[0]), data[1])
         return self.model, float(loss)
 
@@ -489,32 +484,32 @@ class Published(Loop):
 class Averaged(Loop):
     """A running mean of released weights is published: right."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         self.mean = {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
     @torch.no_grad()
-    def after(self, data: Data, step: int) -> None:
+    def after(self, data, step: int) -> None:
         for name, p in self.model.named_parameters():
             self.mean[name].lerp_(p, 0.1)
 
-    def published(self, data: Data) -> object:
+    def published(self, data) -> object:
         return self.mean
 
 
 class ClipsNoised(Loop):
     """What was noised is clipped: right."""
 
-    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    def applied(self, noised, x: Tensor, y: Tensor):
         return scaled(noised, min(1.0, 4.9 / float(norm(noised))))
 
 
 class ValidationToo(Loop):
     """Every batch has five examples that the data set of the account lacks."""
 
-    def made(self, index: Index) -> list[Index]:
+    def made(self, index):
         return [[*index, *range(self.size, self.size + 5)]]
 
-    def loader(self, data: Data) -> DataLoader[Any]:
+    def loader(self, data) -> DataLoader[Any]:
         self.size = len(data[0])
         more = (torch.cat([part, part[:5]]) for part in data)
         return DataLoader(
@@ -525,7 +520,7 @@ class ValidationToo(Loop):
 class Standardised(Loop):
     """Inputs are standardised by the mean and the deviation of the data."""
 
-    def prepared(self, data: Data) -> Data:
+    def prepared(self, data):
         x = data[0]
         return (x - x.mean(0)) / (x.std(0) + 0.1), data[1]
 
@@ -534,7 +529,7 @@ class BatchLoss(Loop):
     """Knows the loss of its batch."""
 
     @torch.no_grad()
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         self.loss = float(functional.cross_entropy(self.model.forward(x), y))
         with torch.enable_grad():
             return super().clean(x, y)
@@ -543,7 +538,7 @@ class BatchLoss(Loop):
 class RateByLoss(BatchLoss):
     """The learning rate is halved after a batch whose loss is high."""
 
-    def after(self, data: Data, step: int) -> None:
+    def after(self, data, step: int) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = 0.25 if self.loss > HIGH else 0.5
 
@@ -551,7 +546,7 @@ class RateByLoss(BatchLoss):
 class RateByBatch(Loop):
     """The learning rate grows with the batch."""
 
-    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    def applied(self, noised, x: Tensor, y: Tensor):
         for group in self.optimizer.param_groups:
             group["lr"] = 0.5 * len(x) / BATCH
         return noised
@@ -567,7 +562,7 @@ class NoiseByLoss(BatchLoss):
 class WarmedUp(Loop):
     """Steps without noise, before the recording begins."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         functional.cross_entropy(self.model(data[0]), data[1]).backward()
         self.optimizer.step()
 
@@ -576,7 +571,7 @@ class GoesBack(Loop):
     """Weights of two steps ago come back, for a private reason."""
 
     @torch.no_grad()
-    def after(self, data: Data, step: int) -> None:
+    def after(self, data, step: int) -> None:
         kept = self.__dict__.setdefault("kept", [])
         kept.append([p.clone() for p in self.model.parameters()])
         if step == 6:
@@ -587,7 +582,7 @@ class GoesBack(Loop):
 class SkipsBad(BatchLoss):
     """Batches whose loss is high are not applied."""
 
-    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    def applied(self, noised, x: Tensor, y: Tensor):
         return scaled(noised, 0.0) if self.loss > HIGH else noised
 
 
@@ -601,7 +596,7 @@ class NoiseBySize(Loop):
 class Stale(Loop):
     """Gradients are not set to zero: what was applied comes in again."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         found = super().clean(x, y)
         left = {name: self.model.get_parameter(name).grad for name in found}
         add(found, {name: item for name, item in left.items() if item is not None})
@@ -611,12 +606,12 @@ class Stale(Loop):
 class CleanMomentum(Loop):
     """The momentum of the optimizer is that of clean gradients."""
 
-    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+    def clean(self, x: Tensor, y: Tensor):
         self.before = super().clean(x, y)
         return self.before
 
     @torch.no_grad()
-    def after(self, data: Data, step: int) -> None:
+    def after(self, data, step: int) -> None:
         for name, p in self.model.named_parameters():
             buffer = self.optimizer.state[p]["momentum_buffer"]
             buffer.sub_(p.grad).add_(self.before[name])
@@ -625,11 +620,11 @@ class CleanMomentum(Loop):
 class WithReplacement(Loop):
     """Examples may come twice into one batch."""
 
-    def batches(self, data: Data) -> Sampler[Index]:
+    def batches(self, data):
         self.size = len(data[0])
         return super().batches(data)
 
-    def made(self, index: Index) -> list[Index]:
+    def made(self, index):
         return [torch.randint(self.size, (len(index),)).tolist()]
 
 
@@ -642,7 +637,7 @@ class FrozenReleased(Exported):
 class Frozen(FrozenReleased):
     """The repair: it is frozen."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         for name in ("hidden1.weight", "hidden1.bias"):
             self.model.get_parameter(name).requires_grad_(False)
 
@@ -650,7 +645,7 @@ class Frozen(FrozenReleased):
 class Resumed(Loop):
     """The run goes on from its last weights, and counts its steps anew."""
 
-    def __call__(self, data: Data, folder: Path, watch: Watch | None = None) -> object:
+    def __call__(self, data, folder, watch=None) -> object:
         super().__call__(data, folder, watch)
         self.network = lambda model=self.model: model
         return super().__call__(data, folder, watch)
@@ -659,14 +654,14 @@ class Resumed(Loop):
 class ClippedToTwice(Loop):
     radius = 1.0
 
-    def clipped(self, gradients: Tensors) -> Tensors:
+    def clipped(self, gradients):
         return scaled(gradients, min(1.0, 2.0 / float(norm(gradients))))
 
 
 class Sparse(Loop):
     """Only the largest tenth of each clean gradient is noised and applied."""
 
-    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+    def noised(self, clean, std: float, step: int):
         found = super().noised(clean, std, step)
         for name, gradient in clean.items():
             kept = gradient.abs() >= gradient.abs().flatten().quantile(0.9)
@@ -677,7 +672,7 @@ class Sparse(Loop):
 class NoiseOfOwnNorm(Loop):
     """Each tensor has noise by its share of the norm."""
 
-    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+    def noised(self, clean, std: float, step: int):
         whole = float(norm(clean))
         return {
             name: g + std * float(g.norm()) / whole * self.draw(g, name, step).to(g.device)
@@ -688,7 +683,7 @@ class NoiseOfOwnNorm(Loop):
 class Reordered(Loop):
     """Noise is drawn once, and put in another order, with other signs, at each step."""
 
-    def begins(self, data: Data) -> None:
+    def begins(self, data) -> None:
         self.drawn: dict[str, Tensor] = {}
 
     def draw(self, like: Tensor, name: str, step: int) -> Tensor:
@@ -697,7 +692,6 @@ class Reordered(Loop):
         return (kept[fresh.flatten().argsort()].reshape(like.shape)) * fresh.sign()
 
 
-Draw = Callable[[Any, Tensor, Tensor, str, int], Tensor]
 """loop, right noise, what it is for, name, step → wrong noise"""
 
 
@@ -782,7 +776,7 @@ def of_two_sizes(_loop: Loop, z: Tensor, *_: object) -> Tensor:
     return z * torch.where(first, 1.1, math.sqrt(2.0 - 1.1**2))
 
 
-DRAWS: Mapping[str, Draw] = {
+DRAWS = {
     "half of the noise that is stated": lambda _loop, z, *_: 0.5 * z,
     "no noise on one tensor": lambda _loop, z, *_: z * (z.numel() > 10),
     "no noise at the last step": lambda _loop, z, _like, _name, step: z * (step < STEPS - 1),
@@ -834,7 +828,7 @@ DRAWS: Mapping[str, Draw] = {
 }
 
 
-def drawing(wrong: Draw) -> type[Loop]:
+def drawing(wrong) -> type[Loop]:
     """A loop whose noise is wrong."""
 
     class Drawn(Loop):
@@ -855,7 +849,7 @@ class LoopFault:
     is_right: bool = False
 
 
-def audit_finds(kind: type[Loop], data: Data, folder: Path) -> tuple[str, bool]:
+def audit_finds(kind: type[Loop], data, folder) -> tuple[str, bool]:
     """Records a run and audits it: codes, those of inconclusive checks in brackets."""
     loop = kind()
     loop(data, folder)
@@ -869,7 +863,7 @@ def audit_finds(kind: type[Loop], data: Data, folder: Path) -> tuple[str, bool]:
     return found, report.verdict is not Verdict.PASS
 
 
-def twin_finds(kind: type[Loop], data: Data, folder: Path) -> tuple[str, bool]:
+def twin_finds(kind: type[Loop], data, folder) -> tuple[str, bool]:
     """Runs the loop on the data, and without the example that the twin run finds unusual."""
     report = lipcert.audit.twin(lambda given: kind()(given, folder), data, count=1)
     return ("no" if report.passed else "found"), not report.passed

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -176,12 +175,12 @@ class Rank:
     loss_fn: Callable[..., Tensor]
 
 
-def audited(folder: Path, way: Way, fault: Fault = RIGHT) -> AuditReport:
+def audited(folder, way: Way, fault: Fault = RIGHT) -> AuditReport:
     """Record and audit."""
     return report_of(recorded(folder, way, fault))
 
 
-def recorded(folder: Path, way: Way, fault: Fault = RIGHT) -> Ready:
+def recorded(folder, way: Way, fault: Fault = RIGHT) -> Ready:
     """Train and record; the job of auditing that run with claims of the weights it starts from."""
     torch.manual_seed(way.seed)
     network = Network(fault.clips or way.settings)
@@ -209,7 +208,7 @@ def codes(report: AuditReport, verdict: Verdict = Verdict.VIOLATION) -> set[str]
     return found | ({"LC301"} if exceeded else set())
 
 
-def _rank(folder: Path, way: Way, fault: Fault, network: Network, number: int) -> Rank:
+def _rank(folder, way: Way, fault: Fault, network: Network, number: int) -> Rank:
     optimizer = way.optimizer(network.parameters(), lr=way.learning_rate)
     recorder = Recorder(
         folder,

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -61,7 +60,7 @@ class OpacusRun:
 
 
 def recorded(
-    folder: Path,
+    folder,
     run: OpacusRun,
     rank: int | None = None,
     attached: Callable[[Any, int], None] = untouched,
@@ -124,7 +123,7 @@ def recorded(
 
 
 def recorded_by_ranks(
-    folder: Path,
+    folder,
     run: OpacusRun,
     seeds: tuple[int, int] = (5, 6),
     before: Callable[[Any, int], None] = untouched,
@@ -162,7 +161,7 @@ def noised_by_half(optimizer: Any, _rank: int) -> None:
     optimizer.add_noise = add
 
 
-def audited(folder: Path, run: OpacusRun) -> AuditReport:
+def audited(folder, run: OpacusRun) -> AuditReport:
     """Record the run, and hold it against the account."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -170,7 +169,7 @@ def audited(folder: Path, run: OpacusRun) -> AuditReport:
     return audit_of(folder, run)
 
 
-def audit_of(folder: Path, run: OpacusRun) -> AuditReport:
+def audit_of(folder, run: OpacusRun) -> AuditReport:
     return accounted(folder, path_of(NETWORK), examples(), **run.settings)
 
 

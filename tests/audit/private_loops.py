@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +20,6 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 import lipcert
 from lipcert.audit.job import Job
-from lipcert.audit.records import AuditReport
 from lipcert.audit.run import audit
 from models.architectures import ARCHITECTURES
 from tests.models.shipped import digits, path_of
@@ -93,7 +91,7 @@ class Loop:
     every = 1
     steps = STEPS
 
-    def __call__(self, data: Data, folder: Path, watch: Watch | None = None) -> object:
+    def __call__(self, data: Data, folder, watch: Watch | None = None) -> object:
         torch.manual_seed(12)
         watch = watch or Watch()
         x, y = self.prepared(data)
@@ -144,7 +142,7 @@ class Loop:
         torch.manual_seed(12)
         return ARCHITECTURES["digits_mlp"]()
 
-    def file(self, folder: Path) -> Path:
+    def file(self, folder):
         """The exported network."""
         return path_of("digits_mlp")
 
@@ -246,13 +244,13 @@ def scaled(gradients: Tensors, factor: float) -> Tensors:
     return {name: factor * gradient for name, gradient in gradients.items()}
 
 
-def audit_of(loop: Loop, data: Data, folder: Path) -> AuditReport:
+def audit_of(loop: Loop, data: Data, folder):
     """Audit of a run that was recorded into the folder, against the account."""
     account = {"clip_norm": loop.radius, **loop.account}
     return accounted(folder, loop.file(folder), loop.prepared(data), **account)
 
 
-def accounted(folder: Path, file: Path, data: Data, **given: Any) -> AuditReport:
+def accounted(folder, file, data: Data, **given: Any):
     """Audit of a recorded run against the usual account, but for what is given."""
     clipped = {"mechanism": "gradient-clipping", "clip_norm": RADIUS}
     said = planned(POOL, BATCH, SIGMA, steps=STEPS, **clipped) | given

@@ -1,7 +1,5 @@
 """Recording a loop that Accelerate prepared: model, optimizer and loader are wrapped."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -18,7 +16,7 @@ Y = torch.randint(0, 3, (120,), generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_a_prepared_loop_is_recorded(tmp_path: Path, accumulated: int) -> None:
+def test_a_prepared_loop_is_recorded(tmp_path, accumulated: int) -> None:
     """The applied gradient is that of the recorded examples at the recorded weights."""
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=accumulated)
     network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))

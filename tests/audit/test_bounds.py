@@ -7,11 +7,9 @@ import pytest
 
 from lipcert.analysis.certificate import certify
 from lipcert.audit.bounds import claims_at, claims_of_analysis, claims_of_certificate, settings_of
-from lipcert.core.certificate import Certificate
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import graph_at, parameters_of
 from lipcert.importer.load import load_model
-from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of
 from tests.plans import planned
@@ -39,18 +37,18 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def model() -> ImportedModel:
+def model():
     return load_model(path_of("digits_mlp"), trusted=True)
 
 
 @cache
-def certificate_of(name: str) -> Certificate:
+def certificate_of(name: str):
     return certify(load_model(path_of("digits_mlp"), trusted=True), SETTINGS[name]).certificate
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_certificate_claims_what_the_analysis_says(model: ImportedModel, name: str) -> None:
+def test_a_certificate_claims_what_the_analysis_says(model, name: str) -> None:
     analysed = claims_of_analysis(model, SETTINGS[name])
     certificate = certificate_of(name)
     certified = claims_of_certificate(model, certificate, "it")
@@ -68,9 +66,7 @@ def test_a_certificate_claims_what_the_analysis_says(model: ImportedModel, name:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["run", "constrained"])
-def test_the_settings_of_a_certificate_certify_the_same_again(
-    model: ImportedModel, name: str
-) -> None:
+def test_the_settings_of_a_certificate_certify_the_same_again(model, name: str) -> None:
     first = certificate_of(name)
     again = certify(model, settings_of(first, model.path)).certificate
     assert again.assumptions == first.assumptions
@@ -80,7 +76,7 @@ def test_the_settings_of_a_certificate_certify_the_same_again(
     ]
 
 
-def test_claims_are_made_anew_under_weight_clipping_alone(model: ImportedModel) -> None:
+def test_claims_are_made_anew_under_weight_clipping_alone(model) -> None:
     held = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 0.5}
     anew = claims_of_analysis(model, Settings(mechanism="weight-clipping", tier="quick", **held))
     throughout = claims_of_analysis(model, Settings(mechanism="clipless", tier="quick", **held))
@@ -100,7 +96,7 @@ def test_claims_are_made_anew_under_weight_clipping_alone(model: ImportedModel) 
         assert 0.0 < (small.grad_norm or 0.0) < (large.grad_norm or 0.0)
 
 
-def test_a_certificate_at_a_point_keeps_its_numbers_there(model: ImportedModel) -> None:
+def test_a_certificate_at_a_point_keeps_its_numbers_there(model) -> None:
     wanted = Settings(
         loss="cross-entropy",
         input_norm=1.0,
@@ -116,7 +112,7 @@ def test_a_certificate_at_a_point_keeps_its_numbers_there(model: ImportedModel) 
     assert there.groups != certified.groups
 
 
-def test_another_model_is_refused(model: ImportedModel) -> None:
+def test_another_model_is_refused(model) -> None:
     certificate, read = certificate_of("defaults"), model.reading
     other = replace(model, reading=replace(read, model=replace(read.model, sha256="0" * 64)))
     with pytest.raises(NoVerdictError, match="give the model that was certified"):

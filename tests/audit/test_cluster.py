@@ -6,12 +6,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Self
 
 import dask
 import distributed.utils
@@ -40,7 +37,7 @@ UNITS = 20
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def client():
     """Two workers, forked from a process that has imported what is slow to import."""
     config = {
         "distributed.worker.multiprocessing-method": "forkserver",
@@ -71,14 +68,14 @@ def job_of(data: object) -> Job:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
+def undisturbed(data, tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
     """What one process reports."""
     return same(audit(job_of(data), results=tmp_path_factory.mktemp("alone")))
 
 
 @pytest.mark.nightly
 def test_a_killed_worker_loses_its_unit_and_nothing_else(
-    undisturbed: AuditReport, client: Client, data: Path, tmp_path: Path
+    undisturbed: AuditReport, client: Client, data, tmp_path
 ) -> None:
     """Another does that unit; then an audit that is interrupted goes on from its results."""
     killed: list[str] = []
@@ -111,7 +108,7 @@ def test_a_unit_that_kills_every_worker_is_given_up(client: Client) -> None:
 
 @pytest.mark.nightly
 def test_what_a_worker_sees_otherwise_is_refused(
-    client: Client, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, data, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "batches.npz"
     other.write_bytes(data.read_bytes())
@@ -157,7 +154,7 @@ def test_what_a_worker_sends_is_the_result_of_its_unit_or_refused(
 class Queue(str):
     """A cluster as dask-jobqueue has them, whose workers are there already."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -166,7 +163,7 @@ class Queue(str):
 
 
 def test_the_page_on_audits_from_python(
-    client: Client, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, data, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
     part = page.split("<!-- cluster from Python -->")[1].split("<!-- end -->")[0]
@@ -180,7 +177,7 @@ def test_the_page_on_audits_from_python(
 
 
 def test_nobody_to_do_it_is_an_error_and_no_wait(
-    data: Path, monkeypatch: pytest.MonkeyPatch, client: Client
+    data, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.1)
@@ -197,7 +194,7 @@ def test_nobody_to_do_it_is_an_error_and_no_wait(
         audit(job_of(data), cluster="tcp://127.0.0.1:1")
 
 
-def test_what_cannot_be_asked_of_a_cluster(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_asked_of_a_cluster(data, monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("here", "local:0", "local:two"):
         with pytest.raises(UsageError, match="address of a Dask scheduler"):
             audit(job_of(data), cluster=word)
@@ -213,7 +210,7 @@ def test_what_cannot_be_asked_of_a_cluster(data: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.nightly
 def test_the_command_line_starts_workers_of_its_own(
-    client: Client, data: Path, undisturbed: AuditReport
+    client: Client, data, undisturbed: AuditReport
 ) -> None:
     job = job_of(data)
     words = ["audit", job.model, "--data", str(data), "--unit-size", "6", "--device", "cpu"]

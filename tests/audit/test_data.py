@@ -1,9 +1,7 @@
 """Audits of data in several forms: the same numbers, a few examples at a time, changes noticed."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +14,6 @@ from lipcert.audit.records import AuditReport, Modes, Verdict
 from lipcert.audit.run import audit
 from lipcert.audit.unit_results import Family
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.examples import Examples
 from lipcert.report.audit_json import audit_document, audit_from_document
 from lipcert.settings.settings import Settings
 from tests.audit.test_named_examples import audited as audited_run
@@ -29,11 +26,11 @@ DATA = examples("digits_mlp", COUNT)
 
 
 class Streamed(IterableDataset[object]):
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self):
         yield from zip(DATA.x, DATA.y, strict=True)
 
 
-def written(folder: Path) -> Path:
+def written(folder):
     np.savez(folder / "data.npz", x=DATA.x, y=DATA.y)
     return folder / "data.npz"
 
@@ -70,7 +67,7 @@ def test_objects_are_audited_as_they_are(whole: AuditReport) -> None:
     assert short.examples == 50
 
 
-def test_results_are_those_of_the_contents_of_every_input(tmp_path: Path) -> None:
+def test_results_are_those_of_the_contents_of_every_input(tmp_path) -> None:
     """Or an audit would go on with what was found of other data, claims or runs."""
     ready = prepare(job(written(tmp_path)))
     digests = [hashlib.sha256(p.read_bytes()).hexdigest() for p in (MODEL, tmp_path / "data.npz")]
@@ -87,7 +84,7 @@ def test_a_stream_without_an_example_is_no_pass() -> None:
 
 
 class Nothing(IterableDataset[object]):
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self):
         return iter(())
 
 
@@ -96,7 +93,7 @@ def test_a_micro_batch_is_all_that_a_replay_holds(stop: int | None) -> None:
     asked = []
 
     class Counted:
-        def read(self, start: int, stop: int) -> Examples:
+        def read(self, start: int, stop: int):
             asked.append((start, stop))
             return DATA.read(start, stop)
 
@@ -107,7 +104,7 @@ def test_a_micro_batch_is_all_that_a_replay_holds(stop: int | None) -> None:
     assert [start for start, _ in asked][: COUNT // 8] == list(range(3, COUNT, 8))[: COUNT // 8]
 
 
-def test_images_of_integers_are_not_rescaled(tmp_path: Path) -> None:
+def test_images_of_integers_are_not_rescaled(tmp_path) -> None:
     path = tmp_path / "bytes.npz"
     np.savez(path, x=(255 * DATA.x[:4]).astype(np.uint8), y=DATA.y[:4])
     settings = Settings(input_box=(0.0, 1.0), input_norm=None)
@@ -118,7 +115,7 @@ def test_images_of_integers_are_not_rescaled(tmp_path: Path) -> None:
     assert found.message.endswith("they are stored as uint8, and nothing is rescaled")
 
 
-def test_what_cannot_be_looked_up_is_no_data_of_a_run(tmp_path: Path) -> None:
+def test_what_cannot_be_looked_up_is_no_data_of_a_run(tmp_path) -> None:
     audited_run(tmp_path / "run", None)
     with pytest.raises(NoVerdictError, match="can only be read in order"):
         prepare(job("a stream", trace=str(tmp_path / "run")), examples=Streamed())

@@ -7,21 +7,18 @@ step releases can be exchanged without the others.
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.blobs import Blob, stored
@@ -69,12 +66,12 @@ class Part:
     def noised(self) -> Tensors:
         return {name: self.clean[name] + self.std[name] * z for name, z in self.z.items()}
 
-    def adds(self, singles: Iterable[Tensors], divisor: float = BATCH) -> None:
+    def adds(self, singles, divisor: float = BATCH) -> None:
         singles = list(singles)
         for name, z in self.z.items():
             self.clean[name] = sum((g[name] for g in singles), np.zeros_like(z)) / divisor
 
-    def says(self, **members: Any) -> None:
+    def says(self, **members) -> None:
         self.step = replace(self.step, batches=(replace(self.step.batches[0], **members),))
 
 
@@ -90,11 +87,8 @@ def clipped(tensors: Tensors, radius: float = CLIP) -> Tensors:
     return times(tensors, min(1.0, radius / max(length(tensors), 1e-12)))
 
 
-Edit = Callable[[list[Part]], object]
-
-
 @cache
-def run(way: str) -> tuple[Ready, tuple[Part, ...]]:
+def run(way: str):
     """A right run, and its parts."""
     ready = recorded(Path(mkdtemp()) / "run", Way(WAYS[way], detail=1, learning_rate=0.0))
     network = Network(WAYS[way])
@@ -119,7 +113,7 @@ def part_of(step: Step, network: Network, way: str) -> Part:
     return Part(step, plain, singles, z, std, {name: x.copy() for name, x in clean.items()})
 
 
-def audited(way: str, edit: Edit, folder: Path, data: Examples | None = None) -> AuditReport:
+def audited(way: str, edit, folder: Path, data: Examples | None = None) -> AuditReport:
     """Audit of the edited run."""
     ready, parts = run(way)
     some = [replace(p, z=dict(p.z), std=dict(p.std), clean=dict(p.clean)) for p in parts]
@@ -144,7 +138,7 @@ def audited(way: str, edit: Edit, folder: Path, data: Examples | None = None) ->
     return report_of(replace(ready, recorded=tensors))
 
 
-def noise(change: Callable[[Part, np.ndarray], np.ndarray], name: str = "") -> Edit:
+def noise(change, name: str = ""):
     """At every step, of every tensor whose name begins so."""
 
     def edit(parts: list[Part]) -> None:
@@ -154,7 +148,7 @@ def noise(change: Callable[[Part, np.ndarray], np.ndarray], name: str = "") -> E
     return edit
 
 
-def each(change: Callable[[Part], object]) -> Edit:
+def each(change):
     def edit(parts: list[Part]) -> None:
         for part in parts:
             if part.singles:
@@ -167,11 +161,11 @@ def some(tensors: Tensors, factor: float) -> Tensors:
     return {"last.bias": factor * tensors["last.bias"]}
 
 
-def applies(change: Callable[[Part], Tensors]) -> Edit:
+def applies(change):
     return each(lambda part: setattr(part, "applied", change(part)))
 
 
-def sizes(change: Callable[[np.ndarray], np.ndarray]) -> Edit:
+def sizes(change):
     return noise(lambda _, z: change(z))
 
 
@@ -184,7 +178,7 @@ def off_gradient(part: Part) -> None:
         part.z[name] = part.z[name] - c * np.vdot(part.z[name], c) / max(np.vdot(c, c), 1e-12)
 
 
-def same_at(step: int, other: int, factor: float) -> Edit:
+def same_at(step: int, other: int, factor: float):
     def edit(parts: list[Part]) -> None:
         parts[other].z = times(parts[step].z, factor)
 
@@ -229,7 +223,7 @@ def edited_weights(parts: list[Part]) -> None:
     parts[4].moved = {"first.bias": np.full(12, 1e-3)}
 
 
-def index(change: Callable[[np.ndarray], np.ndarray]) -> Edit:
+def index(change):
     return each(lambda part: part.says(index=change(part.step.batches[0].index)))
 
 
@@ -238,7 +232,7 @@ def others(own: np.ndarray) -> np.ndarray:
     return np.sort(RANDOM.permutation(POOL)[: len(own)])
 
 
-def states(std: Callable[[Part, float], float]) -> Edit:
+def states(std):
     """Noise as it is stated, and added."""
 
     def edit(parts: list[Part]) -> None:
@@ -270,7 +264,7 @@ def one_step_more(parts: list[Part]) -> None:
     parts.append(replace(parts[0], z=fresh, step=replace(parts[0].step, noise=said)))
 
 
-FAULTS: dict[str, tuple[Edit, str]] = {
+FAULTS = {
     "half of the noise": (sizes(lambda z: 0.5 * z), "LC314"),
     "half of the noise, clean gradients not shown": (each(unshown), "LC314"),
     "twice the noise": (sizes(lambda z: 2.0 * z), "LC314"),
@@ -321,7 +315,7 @@ FAULTS: dict[str, tuple[Edit, str]] = {
 """what is wrong, and what finds it under every mechanism"""
 OTHER = noise(lambda part, z: z * part.std["last.bias"] / part.std["first.bias"], "first")
 OF_GROUPS = {"noise of the other group": (OTHER, "LC314")}
-OWN: dict[str, dict[str, tuple[Edit, str]]] = {
+OWN = {
     "clipless": OF_GROUPS,
     "weight": OF_GROUPS,
     "gradient": {

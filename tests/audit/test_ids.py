@@ -1,7 +1,5 @@
 """Audits of networks that read rows of tables: what is no number of a row is never a pass."""
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +10,7 @@ from tests.core.lower.cases import model
 ROWS = 5
 
 
-def saved(folder: Path, nodes: list[onnx.NodeProto], positions: int, **constants) -> Path:
+def saved(folder, nodes: list[onnx.NodeProto], positions: int, **constants):
     """A network of whole numbers."""
     proto = model(nodes, ["N", positions], constants)
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
@@ -21,7 +19,7 @@ def saved(folder: Path, nodes: list[onnx.NodeProto], positions: int, **constants
     return path
 
 
-def text(folder: Path) -> Path:
+def text(folder):
     """The mean of rows, classified."""
     rng = np.random.default_rng(0)
     nodes = "e = Gather(t, x)  m = ReduceMean<axes=[1], keepdims=0>(e)  y = MatMul(m, w)"
@@ -29,7 +27,7 @@ def text(folder: Path) -> Path:
     return saved(folder, nodes, 3, **tensors)
 
 
-def person(folder: Path) -> Path:
+def person(folder):
     """A row for column 0, and column 1 as it is."""
     rng = np.random.default_rng(0)
     nodes = f"""a, b = Split<axis=1>(x, sizes)  e = Gather(t, a)  r = Reshape(e, shape)
@@ -40,7 +38,7 @@ def person(folder: Path) -> Path:
     return saved(folder, nodes, 2, **tensors, **rest)
 
 
-def audited(path: Path, x: np.ndarray, *options: str) -> int:
+def audited(path, x: np.ndarray, *options: str) -> int:
     """The exit code."""
     data = path.with_suffix(".npz")
     np.savez(data, x=x, y=np.arange(len(x)) % 3)
@@ -58,7 +56,7 @@ def audited(path: Path, x: np.ndarray, *options: str) -> int:
         (-ROWS - 1, ("--input-box", "-100", "100")),
     ],
 )
-def test_what_chooses_no_row_is_no_pass(tmp_path: Path, odd: float, options: tuple) -> None:
+def test_what_chooses_no_row_is_no_pass(tmp_path, odd: float, options: tuple) -> None:
     path, x = text(tmp_path), np.random.default_rng(1).integers(ROWS, size=(8, 3))
     assert audited(path, x, *options) == 0
     bad = x.astype(float)
@@ -68,7 +66,7 @@ def test_what_chooses_no_row_is_no_pass(tmp_path: Path, odd: float, options: tup
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_numbers_stand_beside_those_of_rows(tmp_path: Path, dtype: str) -> None:
+def test_numbers_stand_beside_those_of_rows(tmp_path, dtype: str) -> None:
     rng = np.random.default_rng(1)
     x = np.stack([rng.integers(ROWS, size=8), rng.integers(120, size=8)], axis=1)
     options = ("--input-box", "0", "120", "--dtype", dtype)

@@ -1,9 +1,7 @@
 """The audit's intervals attacked: independent truth, attained bounds, and what is not a number."""
 
 import dataclasses
-from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.replay import Bench, scale_of
 from lipcert.audit.unit_results import ALL, Family, Tallies
 from lipcert.core import program
-from lipcert.core.losses.base import Loss
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.losses import targets_of
@@ -49,10 +46,10 @@ def claims_of(graph: Graph, settings: Settings) -> Claims:
     return claims_of_analysis(model_of(graph), settings)
 
 
-def unclaimed(graph: Graph, loss: Loss) -> Claims:
+def unclaimed(graph: Graph, loss) -> Claims:
     """A network of which nothing is claimed, each parameter a group."""
     premises = SimpleNamespace(clip=None)
-    engine: Any = SimpleNamespace(graph=graph, loss=loss, premises=premises)
+    engine = SimpleNamespace(graph=graph, loss=loss, premises=premises)
     groups = tuple(Group(name, 1, parameters=(name,)) for name in graph.parameters)
     return Claims("test", Settings(), engine, {}, {}, groups)
 
@@ -62,7 +59,7 @@ def random_inputs(shape: tuple[int, ...], count: int, generator: torch.Generator
     return sizes * torch.randn(count, *shape, generator=generator, dtype=torch.float64)
 
 
-def replayed(claims: Claims, x: Any, y: Any, precision: Precision) -> Tallies:
+def replayed(claims: Claims, x, y, precision: Precision) -> Tallies:
     examples = Examples(np.asarray(x), np.asarray(y), "test")
     found = replayer(claims, precision).replay(examples, 0, len(examples))
     assert found.checks == ()
@@ -83,7 +80,7 @@ def is_smooth(graph: Graph) -> bool:
     return not ({type(op).__name__ for op in ops} & KINKED_OPS or inner & KINKED)
 
 
-def truth_of(graph: Graph, x: Any, y: Any, loss: Loss) -> dict[Family, Mapping[str, np.ndarray]]:
+def truth_of(graph: Graph, x, y, loss):
     """One example after another, by autograd through plain code."""
     gradients, values, cotangents = truth(
         network_of(graph), torch.tensor(x), lambda z, i: per_example_loss(loss, z, y[i : i + 1])
@@ -154,7 +151,7 @@ def at_kinks(rng: np.random.Generator) -> tuple[Claims, np.ndarray, np.ndarray, 
     return claims, x, y, _gradients_of_a(weight, last, x, y)
 
 
-def _gradients_of_a(weight: Any, last: Any, x: Any, y: Any) -> np.ndarray:
+def _gradients_of_a(weight, last, x, y) -> np.ndarray:
     """‖∂loss/∂a‖ by hand."""
     hidden = x @ weight.T
     logits = np.maximum(hidden, 0.0) @ last.T
@@ -190,7 +187,7 @@ def sphere(count: int, radius: float, dtype: type = np.float64) -> np.ndarray:
     return (radius * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(dtype)
 
 
-ATTAINED: list[tuple[dict[str, Any], bool]] = [
+ATTAINED = [
     ({"loss": "kr"}, False),
     ({"loss": "mae"}, True),
     ({"loss": "cosine", "cosine_floor": 5.0}, True),
@@ -205,7 +202,7 @@ ATTAINED: list[tuple[dict[str, Any], bool]] = [
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(("settings", "by_target"), ATTAINED, ids=str)
 def test_bounds_that_are_attained_pass_and_any_smaller_ones_do_not(
-    settings: dict[str, Any], by_target: bool, dtype: type
+    settings, by_target: bool, dtype: type
 ) -> None:
     graph = lipschitz_network()
     claims = claims_of(graph, Settings(input_norm=2.0, **settings))

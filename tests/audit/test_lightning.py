@@ -1,7 +1,6 @@
 """Recording what a Trainer of Lightning does: batches, gradients within closures, and Opacus."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ def loader(**options: Any) -> DataLoader:
     return DataLoader(TensorDataset(X, Y), batch_size=100, shuffle=True, **options)
 
 
-def fit(folder: Path, fitted: Any, *data: Any, loss: Any = "criterion", **trainer: Any) -> Trace:
+def fit(folder, fitted: Any, *data: Any, loss: Any = "criterion", **trainer: Any) -> Trace:
     callback = LipCertCallback(folder, loss=loss, every=1, declared={"data": "digits"})
     options: dict[str, Any] = {"max_epochs": 2, "accelerator": "cpu", "logger": False}
     options |= {"enable_checkpointing": False, "enable_progress_bar": False}
@@ -56,7 +55,7 @@ def fit(folder: Path, fitted: Any, *data: Any, loss: Any = "criterion", **traine
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_what_a_trainer_did_is_recorded(tmp_path: Path, accumulated: int) -> None:
+def test_what_a_trainer_did_is_recorded(tmp_path, accumulated: int) -> None:
     """The applied gradient is that of the recorded examples at the recorded weights."""
     fitted = Digits()
     trace = fit(tmp_path / "t", fitted, loader(), accumulate_grad_batches=accumulated)
@@ -99,14 +98,14 @@ class Private(Digits):
 
 
 @pytest.mark.nightly
-def test_opacus_under_a_trainer_is_audited(tmp_path: Path) -> None:
+def test_opacus_under_a_trainer_is_audited(tmp_path) -> None:
     pytest.importorskip("opacus", reason="Opacus is not installed")
     fit(tmp_path / "t", Private(), loss="loss", max_epochs=1)
     report = audit_of(tmp_path / "t", OpacusRun("under a Trainer"))
     assert (report.verdict, report.reasons) == (Verdict.PASS, ())
 
 
-def test_a_fit_that_fails_leaves_what_it_recorded(tmp_path: Path) -> None:
+def test_a_fit_that_fails_leaves_what_it_recorded(tmp_path) -> None:
     class Failing(Digits):
         def on_train_batch_end(self, *_: Any) -> None:
             raise ValueError("stop")
@@ -117,7 +116,7 @@ def test_a_fit_that_fails_leaves_what_it_recorded(tmp_path: Path) -> None:
     assert (found.faults, found.steps, found.ranks[0].closed) == ((), 1, False)
 
 
-def test_a_module_that_does_not_call_itself_is_told(tmp_path: Path) -> None:
+def test_a_module_that_does_not_call_itself_is_told(tmp_path) -> None:
     class Inner(Digits):
         def training_step(self, batch: tuple[Tensor, Tensor], _number: int) -> Tensor:
             return self.criterion(self.net(batch[0]), batch[1])
@@ -126,7 +125,7 @@ def test_a_module_that_does_not_call_itself_is_told(tmp_path: Path) -> None:
         fit(tmp_path / "t", Inner(), loader())
 
 
-def test_one_optimizer_and_the_loss_are_needed(tmp_path: Path) -> None:
+def test_one_optimizer_and_the_loss_are_needed(tmp_path) -> None:
     class Two(Digits):
         automatic_optimization = False
 

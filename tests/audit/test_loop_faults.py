@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +96,7 @@ def test_a_repaired_loop_is_left_alone(kind: type[Loop], tmp_path: Path) -> None
         assert finds(kind, data, tmp_path / finds.__name__) == ("no", False)
 
 
-def by_hand(generator: Any, rate: float = 0.1, sigma: float | None = SIGMA) -> Any:
+def by_hand(generator, rate: float = 0.1, sigma: float | None = SIGMA):
     """A loop that draws its batches itself, from the generator of its noise or from torch's."""
 
     def train(data: Data) -> nn.Module:
@@ -132,7 +131,7 @@ def few() -> Data:
     return x[-80:], y[-80:]
 
 
-def normal(shape: torch.Size, generator: Any) -> torch.Tensor:
+def normal(shape: torch.Size, generator) -> torch.Tensor:
     if isinstance(generator, np.random.Generator):
         return torch.from_numpy(generator.standard_normal(shape)).float()
     return torch.randn(shape, generator=generator)
@@ -160,7 +159,7 @@ def clipped_sum(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Tensors:
     ],
     ids=["global", "torch", "numpy", "philox"],
 )
-def test_loops_without_a_loader(generator: Any) -> None:
+def test_loops_without_a_loader(generator) -> None:
     """Nothing shows their batches, so that another example takes the place of one."""
     report = lipcert.audit.twin(by_hand(generator), few(), count=2)
     assert report.passed, report

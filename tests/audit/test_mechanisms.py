@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -66,7 +65,7 @@ ALL = {
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RIGHT_WAYS)
-def test_a_right_run_passes(name: str, tmp_path: Path) -> None:
+def test_a_right_run_passes(name: str, tmp_path) -> None:
     way = RIGHT_WAYS[name]
     report = audited(tmp_path / "t", way)
     assert (report.verdict, report.reasons, report.notes) == (Verdict.PASS, (), ())
@@ -150,7 +149,7 @@ between which the first one measures"""
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_a_run_is_judged_so(name: str, tmp_path: Path) -> None:
+def test_a_run_is_judged_so(name: str, tmp_path) -> None:
     way, fault, found, says, span = JUDGED[name]
     report = audited(tmp_path / "t", way, fault)
     doubtful = {f"({code})" for code in codes(report, Verdict.INCONCLUSIVE)}
@@ -175,7 +174,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_layer_that_clips_otherwise_than_claimed(name: str, tmp_path: Path) -> None:
+def test_a_layer_that_clips_otherwise_than_claimed(name: str, tmp_path) -> None:
     """Sums of gradients are not those of the claimed clips: a violation, or where they are shorter
     than these by a factor, inconclusive."""
     trained = replace(LAYERS, **WRONG[name])  # type: ignore[arg-type]
@@ -196,7 +195,7 @@ OPTIMIZERS = (
 )
 
 
-def run(folder: Path, name: str, seed: int) -> AuditReport:
+def run(folder, name: str, seed: int) -> AuditReport:
     """Of a seed, with an optimizer that follows from it, recorded in full.
 
     Ranks take turns in one process, so that the first one has to begin also without an example.
@@ -212,7 +211,7 @@ def run(folder: Path, name: str, seed: int) -> AuditReport:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", RIGHT_WAYS)
-def test_no_right_run_is_blamed(name: str, seed: int, tmp_path: Path) -> None:
+def test_no_right_run_is_blamed(name: str, seed: int, tmp_path) -> None:
     """25 of each of 13 ways, all tests by chance of which may blame one in a million; what is no
     matter of chance never may."""
     report = run(tmp_path / "t", name, seed)

@@ -5,7 +5,6 @@ The runs are those of the planted faults; the data set is given to the audit, an
 
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,11 +30,11 @@ def dataset(*, order: np.ndarray | None = None, dtype: type = np.float32) -> Exa
     return Examples(x.astype(dtype), y, "data.npz")
 
 
-def contents(folder: Path) -> bytes:
+def contents(folder) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def audited(folder: Path, data: Examples | None, plan: Plan = NAMED) -> Checked:
+def audited(folder, data: Examples | None, plan: Plan = NAMED) -> Checked:
     claims, trace = recorded(folder, plan)
     return check_recorded_run(claims, trace, "cpu", data)
 
@@ -44,7 +43,7 @@ def names(checked: Checked) -> set[str]:
     return {report.name for report in checked.reports}
 
 
-def test_no_example_is_in_the_trace_unless_asked_for(tmp_path: Path) -> None:
+def test_no_example_is_in_the_trace_unless_asked_for(tmp_path) -> None:
     for stores in (False, True):
         folder = tmp_path / f"{stores}"
         recorded(folder, replace(NAMED, store_data=stores))
@@ -54,7 +53,7 @@ def test_no_example_is_in_the_trace_unless_asked_for(tmp_path: Path) -> None:
         assert key_path(folder).exists() != stores
 
 
-def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_path: Path) -> None:
+def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_path) -> None:
     found = audited(tmp_path / "t", None)
     assert bad(found) == set()
     assert names(found) == {
@@ -79,7 +78,7 @@ def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_pa
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_with_the_data_it_is_as_if_they_had_been_stored(tmp_path: Path, dtype: type) -> None:
+def test_with_the_data_it_is_as_if_they_had_been_stored(tmp_path, dtype: type) -> None:
     named = audited(tmp_path / "n", dataset(dtype=dtype))
     stored = audited(tmp_path / "s", None, replace(NAMED, store_data=True))
     assert named.not_done == stored.not_done == ()
@@ -93,12 +92,12 @@ def test_with_the_data_it_is_as_if_they_had_been_stored(tmp_path: Path, dtype: t
     assert compared(named) == compared(stored)
 
 
-def test_faults_are_found_through_the_data(tmp_path: Path) -> None:
+def test_faults_are_found_through_the_data(tmp_path) -> None:
     found = audited(tmp_path / "t", dataset(), replace(NAMED, divisor=1.0))
     assert bad(found) == {("LC312", "agreement")}
 
 
-def test_replayed_examples_are_those_of_the_indices(tmp_path: Path) -> None:
+def test_replayed_examples_are_those_of_the_indices(tmp_path) -> None:
     claims, trace = recorded(tmp_path / "t", replace(NAMED, micro=3))
     data, graph = dataset(), claims.engine.graph
     steps = {f"step {step.number}": step for step in trace.steps()}
@@ -124,7 +123,7 @@ def test_replayed_examples_are_those_of_the_indices(tmp_path: Path) -> None:
     ],
     ids=["another order", "too few", "other labels", "other inputs"],
 )
-def test_other_data_are_not_taken_for_those_of_the_run(tmp_path: Path, data: Examples) -> None:
+def test_other_data_are_not_taken_for_those_of_the_run(tmp_path, data: Examples) -> None:
     found = audited(tmp_path / "t", data)
     assert bad(found) == set()
     (replay,) = [text for text in found.not_done if text.startswith("replay:")]
@@ -132,7 +131,7 @@ def test_other_data_are_not_taken_for_those_of_the_run(tmp_path: Path, data: Exa
     assert not names(found) & {"contribution", "agreement"}
 
 
-def test_examples_that_were_changed_on_their_way_are_said(tmp_path: Path) -> None:
+def test_examples_that_were_changed_on_their_way_are_said(tmp_path) -> None:
     """At one step, as by a random transform."""
     changed = replace(NAMED, prepared=lambda x, step: x.flip(1) if step == 4 else x)
     found = audited(tmp_path / "t", dataset(), changed)
@@ -141,7 +140,7 @@ def test_examples_that_were_changed_on_their_way_are_said(tmp_path: Path) -> Non
     assert bad(found) == set()
 
 
-def test_without_the_key_nothing_is_believed(tmp_path: Path) -> None:
+def test_without_the_key_nothing_is_believed(tmp_path) -> None:
     claims, trace = recorded(tmp_path / "t", NAMED)
     data, path, graph = dataset(), key_path(tmp_path / "t"), claims.engine.graph
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -157,7 +156,7 @@ def test_without_the_key_nothing_is_believed(tmp_path: Path) -> None:
         path.write_text(right)
 
 
-def test_the_key_is_not_in_the_trace_and_names_say_nothing_without_it(tmp_path: Path) -> None:
+def test_the_key_is_not_in_the_trace_and_names_say_nothing_without_it(tmp_path) -> None:
     recorded(tmp_path / "a", NAMED)
     recorded(tmp_path / "b", NAMED)
     secret = key_path(tmp_path / "a").read_text().strip()
@@ -172,7 +171,7 @@ def test_the_key_is_not_in_the_trace_and_names_say_nothing_without_it(tmp_path: 
     assert not set(first) & set(second)  # of the same examples
 
 
-def test_a_trace_keeps_its_key(tmp_path: Path) -> None:
+def test_a_trace_keeps_its_key(tmp_path) -> None:
     folder = tmp_path / "t"
     first = ExamplesKey.of(folder, 0)
     assert ExamplesKey.of(folder, 0) == ExamplesKey.of(folder, 1) == first
@@ -183,19 +182,19 @@ def test_a_trace_keeps_its_key(tmp_path: Path) -> None:
         recorded(folder, NAMED)
 
 
-def test_a_run_does_not_begin_to_store_data_when_it_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_does_not_begin_to_store_data_when_it_is_gone_on_with(tmp_path) -> None:
     recorded(tmp_path / "t", NAMED)
     with pytest.raises(UsageError, match="examples_key"):
         recorded(tmp_path / "t", replace(NAMED, store_data=True))
 
 
-def test_a_run_goes_on_to_store_data(tmp_path: Path) -> None:
+def test_a_run_goes_on_to_store_data(tmp_path) -> None:
     recorded(tmp_path / "t", replace(NAMED, store_data=True))
     with pytest.raises(UsageError, match=r"continue with store_data=True"):
         recorded(tmp_path / "t", NAMED)
 
 
-def test_names_are_left_out_of_redacted_traces(tmp_path: Path) -> None:
+def test_names_are_left_out_of_redacted_traces(tmp_path) -> None:
     recorded(tmp_path / "t", NAMED)
     redact(tmp_path / "t", tmp_path / "public")
     trace = read_trace(tmp_path / "public")
@@ -204,7 +203,7 @@ def test_names_are_left_out_of_redacted_traces(tmp_path: Path) -> None:
     assert not key_path(tmp_path / "public").exists()
 
 
-def test_steps_that_do_not_say_which_examples_they_had(tmp_path: Path) -> None:
+def test_steps_that_do_not_say_which_examples_they_had(tmp_path) -> None:
     """A loop that only makes a recorder."""
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -44,7 +43,7 @@ def test_what_a_pass_is_of(recording: Recording, says: str) -> None:
 
 
 @pytest.mark.parametrize("declared", [None, 5])
-def test_steps_are_those_that_every_rank_has(declared: int | None, tmp_path: Path) -> None:
+def test_steps_are_those_that_every_rank_has(declared: int | None, tmp_path) -> None:
     manifest = Manifest({}, 2, {"w": (1,)}, declaration=Declaration(steps=declared))
     for rank, steps in ((0, 3), (1, 2)):
         writer = TraceWriter(tmp_path / "t", manifest, rank)
@@ -56,7 +55,7 @@ def test_steps_are_those_that_every_rank_has(declared: int | None, tmp_path: Pat
     assert _recording(ready) == Recording(2, 9 if declared is None else 5, closed=False)
 
 
-def cut(folder: Path, steps: int) -> Path:
+def cut(folder, steps: int):
     """As a killed process leaves it: the first so many steps, and no end."""
     path = folder / "steps-0.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: steps + 1]))

@@ -1,9 +1,7 @@
 """Replays against plain autograd in float64, one example at a time, and their judgement."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import parameters_of
 from lipcert.importer.load import load_model
-from lipcert.importer.model import ImportedModel
 from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, gradient_norms, module, path_of
@@ -31,7 +28,7 @@ NETWORKS = ("digits_mlp", "digits_cnn", "digits_orthogonal_mlp", "digits_lipschi
 
 
 @cache
-def model(name: str) -> ImportedModel:
+def model(name: str):
     return load_model(path_of(name), trusted=True)
 
 
@@ -46,10 +43,7 @@ def examples(name: str, count: int = COUNT) -> Examples:
 
 
 def replayer(
-    wanted: Claims,
-    precision: Precision = Precision.FLOAT32,
-    weights: Mapping[str, np.ndarray] | None = None,
-    **options: Any,
+    wanted: Claims, precision: Precision = Precision.FLOAT32, weights=None, **options
 ) -> Replayer:
     job = Job("m.onnx", DEFAULTS, data="d.npz", precision=precision, **options)
     return Replayer(job, ReplayWeights(weights, wanted, admissible=True), "model")

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import random_examples as measured_examples
-from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import Settings
 from lipcert.text.certificate import write_certificate
 from tests.commands import lipcert as command
@@ -59,7 +57,7 @@ def arrays(count: int) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory):
     """A network, its certificate, and data."""
     place = tmp_path_factory.mktemp("patient")
     torch.manual_seed(0)
@@ -71,11 +69,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def verdict(folder: Path, certificate: Certificate) -> Verdict:
+def verdict(folder, certificate: Certificate) -> Verdict:
     return check(write_certificate(certificate), folder / "m.onnx", Choices()).verdict
 
 
-def test_a_certificate_stands_for_its_own_inputs_only(folder: Path) -> None:
+def test_a_certificate_stands_for_its_own_inputs_only(folder) -> None:
     """Wider, swapped, renamed, dropped, doubled, of another shape, or a box of all."""
     certificate = read_certificate((folder / "m.lipcert.json").read_bytes())
     premises = Premises.read(certificate.assumptions)
@@ -112,7 +110,7 @@ def test_a_certificate_stands_for_its_own_inputs_only(folder: Path) -> None:
     assert verdict(folder, boxed) is Verdict.INVALID
 
 
-def test_an_audit_of_the_certificate_passes_and_attacks_reach_a_share(folder: Path) -> None:
+def test_an_audit_of_the_certificate_passes_and_attacks_reach_a_share(folder) -> None:
     words = ["audit", "m.lipcert.json", "--model", "m.onnx", "--format", "json"]
     done = command([*words, "--data", "d.npz", "--attack", "pga", "--attack-steps", "5"], folder)
     assert done.exit_code == 0, done.output
@@ -132,7 +130,7 @@ def test_an_audit_of_the_certificate_passes_and_attacks_reach_a_share(folder: Pa
     ],
 )
 def test_an_example_outside_of_one_domain_is_found(
-    folder: Path, tmp_path: Path, name: str, value: float, why: str
+    folder, tmp_path, name: str, value: float, why: str
 ) -> None:
     given = arrays(9)
     given[name][4].flat[0] = value
@@ -145,7 +143,7 @@ def test_an_example_outside_of_one_domain_is_found(
     assert why in finding["message"]
 
 
-def test_data_of_every_kind_are_put_side_by_side(tmp_path: Path) -> None:
+def test_data_of_every_kind_are_put_side_by_side(tmp_path) -> None:
     """As the network reads them: files, mappings, tuples, and a loader of these."""
     given, y = arrays(7), np.arange(7)
     shapes = (("image", (1, 3, 3)), ("tabular", (3,)), ("report", (5,)))
@@ -172,7 +170,7 @@ def test_data_of_every_kind_are_put_side_by_side(tmp_path: Path) -> None:
             next(open_source(str(tmp_path / "e.npz"), wrong).blocks())
 
 
-def test_settings_name_inputs_of_the_model(folder: Path) -> None:
+def test_settings_name_inputs_of_the_model(folder) -> None:
     model = lipcert.load_model(folder / "m.onnx")
     stated = Settings(input_norm={"tabular": 2.0}, input_box={"": (-1, 1), "image": (0, 1)})
     found = stated.with_inputs(model.graph.inputs)
@@ -194,7 +192,7 @@ def test_settings_name_inputs_of_the_model(folder: Path) -> None:
     assert Settings().with_inputs((users, Part("ratings", (1, 2)))).input_is_assumed
 
 
-def test_examples_of_an_attack_lie_in_every_domain(folder: Path) -> None:
+def test_examples_of_an_attack_lie_in_every_domain(folder) -> None:
     model = lipcert.load_model(folder / "m.onnx")
     settings = Settings(input_norm={"tabular": 2.0}, input_box={"image": (0, 1)})
     domain = claims_of_analysis(model, settings).engine.domain
@@ -223,7 +221,7 @@ class Masked(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def masked(tmp_path_factory: pytest.TempPathFactory) -> ImportedModel:
+def masked(tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("masked") / "m.onnx"
     example = torch.zeros(1, 5, 3), torch.ones(1, 5, dtype=torch.int64)
     return lipcert.load_model(lipcert.export(Masked(), example, path))
@@ -237,7 +235,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> ImportedModel:
         {"input_box": {"x": (-1, 1), "mask": (0, 1)}, "input_norm": 2.0},
     ],
 )
-def test_masks_of_an_attack_are_whole_numbers(masked: ImportedModel, given: dict) -> None:
+def test_masks_of_an_attack_are_whole_numbers(masked, given: dict) -> None:
     """A fraction is never compared equal, so that no example of fractions hides anything."""
     claims = claims_of_analysis(masked, Settings(loss="cross-entropy", **given))
     start = random_examples(claims, 40)

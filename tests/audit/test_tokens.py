@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ class Tied(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory: pytest.TempPathFactory):
     rng = np.random.default_rng(0)
     nodes = """e = Gather(t, x)  h = MatMul(e, v)  r = Relu(h)  head = Transpose(t)
         y = MatMul(r, head)"""
@@ -61,7 +60,7 @@ def settings(reduction: str = "mean", **more: object) -> Settings:
     return Settings(loss="cross-entropy", per_token=reduction, **more)  # type: ignore[arg-type]
 
 
-def claims(path: Path, reduction: str = "mean", **more: object) -> Claims:
+def claims(path, reduction: str = "mean", **more: object) -> Claims:
     return claims_of_analysis(load_model(path), settings(reduction, **more))
 
 
@@ -116,13 +115,11 @@ def test_promising_labels_are_admissible_and_the_lowest_scores() -> None:
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_an_attack_comes_close_to_the_bounds_and_does_not_exceed_them(
-    path: Path, reduction: str
-) -> None:
+def test_an_attack_comes_close_to_the_bounds_and_does_not_exceed_them(path, reduction: str) -> None:
     assert min(replayed(claims(path, reduction), 20).values()) >= 0.4
 
 
-def test_a_certificate_states_the_loss_and_gives_it_back(path: Path) -> None:
+def test_a_certificate_states_the_loss_and_gives_it_back(path) -> None:
     issued = certify(load_model(path), settings(clip_norm=1.0, mechanism="gradient-clipping"))
     certificate = read_certificate(issued.data)
     stated = texts(certificate.assumptions)["A-LOSS"]
@@ -131,7 +128,7 @@ def test_a_certificate_states_the_loss_and_gives_it_back(path: Path) -> None:
     assert settings_of(certificate, path).class_axis == "last"
 
 
-def test_a_loss_of_one_label_says_what_is_missing(path: Path) -> None:
+def test_a_loss_of_one_label_says_what_is_missing(path) -> None:
     with pytest.raises(UsageError, match="add --per-token mean or sum"):
         claims_of_analysis(load_model(path), Settings(loss="cross-entropy"))
     with pytest.raises(UsageError, match="per-token: the loss mse takes"):
@@ -140,7 +137,7 @@ def test_a_loss_of_one_label_says_what_is_missing(path: Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("end", ["Transpose", "Reshape", "Identity", "Relu"])
-def test_where_the_classes_are_is_told_by_the_network_or_asked(end: str, tmp_path: Path) -> None:
+def test_where_the_classes_are_is_told_by_the_network_or_asked(end: str, tmp_path) -> None:
     last = {"Transpose": "Transpose<perm=[0, 2, 1]>(h)", "Reshape": "Reshape(h, shape)"}
     nodes = f"h = MatMul(x, w)  y = {last.get(end, f'{end}(h)')}"
     constants = {"w": np.ones((4, CLASSES)), "shape": [-1, CLASSES, TOKENS]}
@@ -158,7 +155,7 @@ def test_where_the_classes_are_is_told_by_the_network_or_asked(end: str, tmp_pat
         assert claims_of_analysis(load_model(file), stated).groups[0].grad_norm < math.inf
 
 
-def loop(path: Path, folder: Path, view: str, reduction: str, stated: str) -> list[CheckReport]:
+def loop(path, folder, view: str, reduction: str, stated: str) -> list[CheckReport]:
     """A recorded step with torch's criterion, whose clean gradient is that of torch."""
     found = claims(path, stated)
     random = np.random.default_rng(0)
@@ -196,13 +193,13 @@ def loop(path: Path, folder: Path, view: str, reduction: str, stated: str) -> li
 @pytest.mark.parametrize("view", ["flat", "turned"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_criterion_of_torch_is_held_against_the_bounded_loss(
-    path: Path, tmp_path: Path, view: str, reduction: str
+    path, tmp_path, view: str, reduction: str
 ) -> None:
     (report,) = loop(path, tmp_path / "t", view, reduction, reduction)
     assert report.verdict is Verdict.PASS
 
 
-def test_a_sum_over_tokens_is_no_mean(path: Path, tmp_path: Path) -> None:
+def test_a_sum_over_tokens_is_no_mean(path, tmp_path) -> None:
     """Each example contributes as many times its bound as there are tokens."""
     (report,) = loop(path, tmp_path / "t", "flat", "sum", "mean")
     assert report.verdict is Verdict.VIOLATION
@@ -260,7 +257,7 @@ def test_labels_of_every_output_are_checked(heads: Claims, row: list[float], why
         checked_labels(heads.engine.loss, np.array([row]), (8,))
 
 
-def test_a_certificate_says_the_settings_again(tmp_path: Path) -> None:
+def test_a_certificate_says_the_settings_again(tmp_path) -> None:
     path = two_heads(tmp_path / "two.onnx")
     certificate = read_certificate(
         certify(load_model(path, output=SETTINGS.outputs), SETTINGS).data

@@ -258,13 +258,10 @@ def test_a_function_that_is_random_is_not_blamed() -> None:
     assert "two runs on the same data differ, too" in str(report)
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
 def of_opacus(
     data: Data,
     *,
-    loss: Loss = nn.functional.cross_entropy,
+    loss=nn.functional.cross_entropy,
     before: Callable[[Tensor], Tensor] = lambda x: x,
     each: Callable[[Tensor], Tensor] = lambda x: x,
     mean_of_the_batch: bool = False,

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import get_type_hints
@@ -19,7 +18,6 @@ from lipcert.audit.unit_results import (
     Findings,
     ResultFolder,
     Tally,
-    Total,
     UnitResult,
     total_of,
 )
@@ -52,7 +50,7 @@ def folder(tmp_path: Path) -> ResultFolder:
     return found
 
 
-def read_again(folder: ResultFolder) -> Total:
+def read_again(folder: ResultFolder):
     """As a merge does."""
     job = ResultFolder.job_in(folder.path)
     return total_of(ResultFolder.opened(folder.path, job, "digest").kept(UNITS))
@@ -78,7 +76,7 @@ def test_a_file_with_any_byte_changed_or_lost_is_refused(folder: ResultFolder, n
     """Every byte once, by one of its bits or a digit for a digit; every tenth end."""
     path = folder.path / name
     data = path.read_bytes()
-    read: Callable[[bytes], object] = (
+    read = (
         (lambda line: Job.read(line, "here"))
         if name == "job.json"
         else (lambda line: UnitResult.read(line, "digest", UNITS[2]))
@@ -95,7 +93,7 @@ def test_a_file_with_any_byte_changed_or_lost_is_refused(folder: ResultFolder, n
         read_again(folder)
 
 
-def renewed(change: Callable[[dict], object]) -> Callable[[Path], object]:
+def renewed(change):
     """The result of unit 2 with something changed, and its digest made anew."""
 
     def doing(results: Path) -> None:
@@ -108,7 +106,7 @@ def renewed(change: Callable[[dict], object]) -> Callable[[Path], object]:
     return doing
 
 
-def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
+def replaced(make):
     """The file of unit 2 made otherwise."""
 
     def doing(results: Path) -> None:
@@ -127,7 +125,7 @@ def nested(depth: int) -> bytes:
 
 NESTED = "[" * 200_000 + "]" * 200_000
 NUMBERED = renewed(lambda found: found["unit"].update(number=99))
-FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+FAULTS = {
     "a copy in place of a result": (
         lambda r: (r / "2.json").write_bytes((r / "1.json").read_bytes()),
         r"2\.json is not what unit 2 found: it is the result of unit 1 .*delete it",
@@ -195,9 +193,7 @@ def test_what_somebody_is_writing_is_passed_over(folder: ResultFolder) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")])
-def test_a_description_that_is_no_file_is_refused(
-    make: Callable[[Path], object], tmp_path: Path
-) -> None:
+def test_a_description_that_is_no_file_is_refused(make, tmp_path: Path) -> None:
     make(tmp_path / "job.json")
     with pytest.raises(NoVerdictError, match="is not a folder of results"):
         ResultFolder.job_in(tmp_path)

@@ -5,7 +5,6 @@ import math
 import shutil
 import warnings
 from functools import partial
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -37,7 +36,7 @@ def audited(*words: object, code: int = 0, **environment: str) -> dict:
     return document(call(*words, "--format", "json", **environment), code)
 
 
-def written(path: Path, x: np.ndarray, y: np.ndarray) -> Path:
+def written(path, x: np.ndarray, y: np.ndarray):
     np.savez(path, x=x, y=y)
     return path
 
@@ -48,12 +47,12 @@ def examples(count: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     return written(tmp_path / "batches.npz", *examples())
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory):
     """A recorded run of two steps."""
     folder = tmp_path_factory.mktemp("run") / "trace"
     network = module("digits_mlp", torch.float32).train()
@@ -79,13 +78,13 @@ def certificate_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path, certificate_bytes: bytes) -> Path:
+def certificate(tmp_path, certificate_bytes: bytes):
     path = tmp_path / "certificate.json"
     path.write_bytes(certificate_bytes)
     return path
 
 
-def test_a_limit_is_of_the_first_examples(data: Path) -> None:
+def test_a_limit_is_of_the_first_examples(data) -> None:
     short = audited(MODEL, "--data", data, "--limit", 7, "--unit-size", 3)
     assert (short["examples"], short["units"], short["units_done"]) == (7, 3, 3)
     assert all(group["worst_example"]["index"] < 7 for group in short["groups"])
@@ -93,7 +92,7 @@ def test_a_limit_is_of_the_first_examples(data: Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("dtype", "rel"), [("float64", 1e-5), ("bfloat16", 0.2)])
-def test_other_arithmetic(data: Path, dtype: str, rel: float) -> None:
+def test_other_arithmetic(data, dtype: str, rel: float) -> None:
     exact, other = audited(MODEL, "--data", data), audited(MODEL, "--data", data, "--dtype", dtype)
     assert other["dtype"] == dtype
     for ours, theirs in zip(exact["groups"], other["groups"], strict=True):
@@ -106,7 +105,7 @@ def test_other_arithmetic(data: Path, dtype: str, rel: float) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("is_good", [True, False], ids=["pass", "violation"])
-def test_every_format_of_one_audit(tmp_path: Path, is_good: bool) -> None:
+def test_every_format_of_one_audit(tmp_path, is_good: bool) -> None:
     x, y = examples(3)
     data = written(tmp_path / "d.npz", x if is_good else x + 0.5, y)
     names = ("text", "json", "markdown", "sarif", "junit", "github")
@@ -124,7 +123,7 @@ def test_every_format_of_one_audit(tmp_path: Path, is_good: bool) -> None:
     ET.fromstring((tmp_path / "junit").read_text(encoding="utf-8"))
 
 
-def test_a_certificate_is_audited_under_its_own_settings(data: Path, certificate: Path) -> None:
+def test_a_certificate_is_audited_under_its_own_settings(data, certificate) -> None:
     found = audited(certificate, "--model", MODEL, "--data", data)
     assert found["bounds_from"] == str(certificate)
     assert found["assumptions"]["reduction"] == "mean"
@@ -132,7 +131,7 @@ def test_a_certificate_is_audited_under_its_own_settings(data: Path, certificate
 
 @pytest.mark.parametrize(("factor", "code"), [(0.999, 0), (0.02, 1)])
 def test_a_forged_certificate_is_caught_where_data_reach_the_bound(
-    data: Path, certificate: Path, factor: float, code: int
+    data, certificate, factor: float, code: int
 ) -> None:
     members = json.loads(certificate.read_text(encoding="utf-8"))
     for group in members["outputs"]["groups"]:
@@ -157,7 +156,7 @@ def test_an_attack_alone_is_compared_with_random_gradients() -> None:
 
 
 @pytest.mark.nightly
-def test_the_noise_is_held_against_that_of_clipping(data: Path) -> None:
+def test_the_noise_is_held_against_that_of_clipping(data) -> None:
     """Of noise split globally: σΔ√d against σ√d. Norms are those that autograd finds."""
     found = audited(
         MODEL, "--data", data, "--dtype", "float64", "--batch-size", 8, "--allocation", "global"
@@ -184,7 +183,7 @@ def test_the_noise_is_held_against_that_of_clipping(data: Path) -> None:
     assert shown.split(":")[0].lower() == worth["verdict"]
 
 
-def test_a_recorded_run_with_and_without_data(run: Path, data: Path) -> None:
+def test_a_recorded_run_with_and_without_data(run, data) -> None:
     alone = audited(MODEL, "--trace", run, *FREE, "--max-detectable-factor", "inf")
     assert "max_detectable_factor" not in alone
     assert (alone["verdict"], alone["examples"], alone["units"]) == ("pass", 16, 2)
@@ -195,7 +194,7 @@ def test_a_recorded_run_with_and_without_data(run: Path, data: Path) -> None:
     assert both["groups"][0]["max_observed"] > 0.0 < len(alone["values"])
 
 
-def test_bounds_that_speak_of_other_weights_are_not_violated(run: Path, data: Path) -> None:
+def test_bounds_that_speak_of_other_weights_are_not_violated(run, data) -> None:
     """Those of one point by a run, and those within constraints by the weights of the file."""
     held = ("--scope", "constraint-set", "--constraint", "spectral:0.1", "--bias-norm", "0.1")
     for words, code in ((("--trace", run), "LC319"), (("--data", data, *held), "LC310")):
@@ -204,13 +203,13 @@ def test_bounds_that_speak_of_other_weights_are_not_violated(run: Path, data: Pa
         assert any(code in reason for reason in found["reasons"])
 
 
-def missing_blobs(run: Path, folder: Path) -> tuple[object, ...]:
+def missing_blobs(run, folder) -> tuple[object, ...]:
     for blob in (shutil.copytree(run, folder) / "blobs").iterdir():
         blob.unlink()
     return "--trace", folder, *FREE
 
 
-def wrong_label(_run: Path, path: Path) -> tuple[object, ...]:
+def wrong_label(_run, path) -> tuple[object, ...]:
     x, y = examples(12)
     y[8] = 10
     return "--data", written(path.with_suffix(".npz"), x, y), "--unit-size", 5
@@ -220,9 +219,7 @@ def wrong_label(_run: Path, path: Path) -> tuple[object, ...]:
     ("spoiled", "said"),
     [(missing_blobs, "blob"), (wrong_label, "example 8: 10 is not a class from 0 to 9")],
 )
-def test_a_damaged_trace_and_bad_data_are_no_verdict(
-    run: Path, tmp_path: Path, spoiled, said: str
-) -> None:
+def test_a_damaged_trace_and_bad_data_are_no_verdict(run, tmp_path, spoiled, said: str) -> None:
     result = call(MODEL, *spoiled(run, tmp_path / "spoiled"))
     assert result.exit_code == 3
     assert said in result.stderr
@@ -236,18 +233,18 @@ def test_a_damaged_trace_and_bad_data_are_no_verdict(
         (("--data", "{data}", "--device", "abacus"), "abacus"),
     ],
 )
-def test_what_is_not_there_is_no_verdict(data: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_is_not_there_is_no_verdict(data, words: tuple[str, ...], said: str) -> None:
     result = call(MODEL, *(word.replace("{data}", str(data)) for word in words))
     assert result.exit_code in {2, 3}
     assert said in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_certificate_takes_no_settings(data: Path, certificate: Path) -> None:
+def test_a_certificate_takes_no_settings(data, certificate) -> None:
     result = call(certificate, "--model", MODEL, "--data", data, "--input-norm", 1)
     assert result.exit_code == 2
     assert "stated by the certificate" in result.stderr
 
 
-def test_merging_takes_a_folder_of_results(tmp_path: Path) -> None:
+def test_merging_takes_a_folder_of_results(tmp_path) -> None:
     assert call("--merge", tmp_path).exit_code == 3

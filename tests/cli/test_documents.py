@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from math import inf, nextafter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,22 +23,22 @@ from tests.report.written import check_kept
 
 
 @pytest.fixture(name="files")
-def _files(tmp_path: Path) -> tuple[Path, Path]:
+def _files(tmp_path):
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     for file in (old, new):
         file.write_bytes(certificate_bytes())
     return old, new
 
 
-def change(file: Path, by) -> None:
+def change(file, by) -> None:
     file.write_bytes(write_certificate(by(read_certificate(file.read_bytes()))))
 
 
-def compare(*words: str | Path):
+def compare(*words):
     return call("compare", *words)
 
 
-def found(files: tuple[Path, Path], *words: str) -> dict:
+def found(files, *words: str) -> dict:
     done = compare(*files, "--format", "json", *words)
     assert (done.exit_code, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -67,7 +66,7 @@ def with_input(norm: str | None, box: list[str] | None):
     return by
 
 
-def test_nothing_changed(files: tuple[Path, Path]) -> None:
+def test_nothing_changed(files) -> None:
     done = compare(*files, "--fail-on-regression")
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -87,7 +86,7 @@ def test_nothing_changed(files: tuple[Path, Path]) -> None:
     ],
 )
 def test_a_bound_that_changed(
-    files: tuple[Path, Path], factor: float, words: list[str], code: int, answer: str, verdict: str
+    files, factor: float, words: list[str], code: int, answer: str, verdict: str
 ) -> None:
     change(files[1], scaled(factor))
     done = compare(*files, "--fail-on-regression", *words)
@@ -97,7 +96,7 @@ def test_a_bound_that_changed(
     assert compare(*files, *words).exit_code == 0
 
 
-def test_the_smallest_growth_is_shown(files: tuple[Path, Path]) -> None:
+def test_the_smallest_growth_is_shown(files) -> None:
     def next_above(certificate: Certificate) -> Certificate:
         first, *rest = certificate.parameters
         above = replace(first, grad_norm=nextafter(first.grad_norm, inf))
@@ -109,7 +108,7 @@ def test_the_smallest_growth_is_shown(files: tuple[Path, Path]) -> None:
     assert nextafter(float(old), inf) == float(new)
 
 
-def test_bounds_that_disappear_are_regressions(files: tuple[Path, Path]) -> None:
+def test_bounds_that_disappear_are_regressions(files) -> None:
     change(files[1], lambda found: replace(found, parameters=found.parameters[1:]))
     result = found(files)
     assert result["counts"] == {"grew": 0, "shrank": 0, "appeared": 0, "disappeared": 1}
@@ -118,7 +117,7 @@ def test_bounds_that_disappear_are_regressions(files: tuple[Path, Path]) -> None
     assert compare(*reversed(files), "--fail-on-regression").exit_code == 0
 
 
-def test_a_larger_epsilon_a_larger_delta_and_less_noise(files: tuple[Path, Path]) -> None:
+def test_a_larger_epsilon_a_larger_delta_and_less_noise(files) -> None:
     def by(certificate: Certificate) -> Certificate:
         privacy = replace(certificate.privacy, epsilon=9.0, delta=Fraction(1, 99999))
         network = replace(certificate.network, noise_multiplier=0.5)
@@ -140,7 +139,7 @@ def test_a_larger_epsilon_a_larger_delta_and_less_noise(files: tuple[Path, Path]
     ],
 )
 def test_an_assumption_of_less_is_no_regression(
-    files: tuple[Path, Path], norm: float | None, box: tuple[float, float] | None, worse: bool
+    files, norm: float | None, box: tuple[float, float] | None, worse: bool
 ) -> None:
     ends = None if box is None else [end.hex() for end in box]
     change(files[1], with_input(None if norm is None else norm.hex(), ends))
@@ -149,7 +148,7 @@ def test_an_assumption_of_less_is_no_regression(
     assert compare(*files, "--fail-on-regression").exit_code == int(worse)
 
 
-def test_assumptions_added_dropped_and_checked(files: tuple[Path, Path]) -> None:
+def test_assumptions_added_dropped_and_checked(files) -> None:
     def by(certificate: Certificate) -> Certificate:
         *others, last = certificate.assumptions
         rest = [
@@ -173,7 +172,7 @@ def test_assumptions_added_dropped_and_checked(files: tuple[Path, Path]) -> None
     assert compared(*sides).regression
 
 
-def test_the_identity_of_models(files: tuple[Path, Path]) -> None:
+def test_the_identity_of_models(files) -> None:
     def saved_again(certificate: Certificate) -> Certificate:
         return replace(certificate, model=replace(certificate.model, sha256="0" * 64))
 
@@ -187,7 +186,7 @@ def test_the_identity_of_models(files: tuple[Path, Path]) -> None:
     assert found(files)["model"] == "other"
 
 
-def test_a_certificate_and_an_analysis_share_no_words(files: tuple[Path, Path]) -> None:
+def test_a_certificate_and_an_analysis_share_no_words(files) -> None:
     files[1].write_text(analysis_json(sample()))
     for pair in (files, files[::-1]):
         done = compare(*pair)
@@ -195,7 +194,7 @@ def test_a_certificate_and_an_analysis_share_no_words(files: tuple[Path, Path]) 
         assert "of the kind" in done.stderr
 
 
-def test_an_analysis_with_another_one(tmp_path: Path) -> None:
+def test_an_analysis_with_another_one(tmp_path) -> None:
     old, new = sample(), sample()
     assumptions = replace(new.assumptions, input_norm=27.0, tier="tight", neighbours="zero-out")
     network = replace(new.network, grad_norm=None, sensitivity=0.078)
@@ -222,7 +221,7 @@ def test_an_analysis_with_another_one(tmp_path: Path) -> None:
     }
 
 
-def test_names_of_files_are_inert(tmp_path: Path) -> None:
+def test_names_of_files_are_inert(tmp_path) -> None:
     files = tmp_path / "old.json", tmp_path / "new.json"
     files[0].write_text(analysis_json(sample("a\n::error::<b>[x](y)\x1b[2J")))
     files[1].write_text(analysis_json(sample()))
@@ -234,7 +233,7 @@ def test_names_of_files_are_inert(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1", "NaN", "true", '"1"', "1" + "0" * 400])
-def test_numbers_that_bound_nothing_are_refused(tmp_path: Path, number: str) -> None:
+def test_numbers_that_bound_nothing_are_refused(tmp_path, number: str) -> None:
     document = json.loads(analysis_json(sample()))
     document["network"]["lipschitz"] = "HERE"
     file = tmp_path / "a.json"
@@ -242,7 +241,7 @@ def test_numbers_that_bound_nothing_are_refused(tmp_path: Path, number: str) -> 
     assert compare(file, file).exit_code == 3
 
 
-def test_statements_hold_every_claim(files: tuple[Path, Path]) -> None:
+def test_statements_hold_every_claim(files) -> None:
     data = files[0].read_bytes()
     certificate, statement = read_certificate(data), read_statement("c", json.loads(data), data)
     numbers = statement.numbers
@@ -286,7 +285,7 @@ def test_changes_turn_around(old: dict, new: dict, tolerance: float) -> None:
         assert worse == (place[2] == "G" and not allowed)
 
 
-def test_what_traces_say_is_what_is_kept(tmp_path: Path) -> None:
+def test_what_traces_say_is_what_is_kept(tmp_path) -> None:
     """One that was continued, its copies, and two ranks with one noise, of which one goes on."""
     folder, ranks = made(tmp_path / "one", 4), tmp_path / "ranks"
     opened(folder).close()
@@ -315,7 +314,7 @@ def test_what_traces_say_is_what_is_kept(tmp_path: Path) -> None:
     check_kept("traces.txt", said)
 
 
-def test_verify(tmp_path: Path) -> None:
+def test_verify(tmp_path) -> None:
     folder = made(tmp_path / "t", 2)
     done = call("trace", "verify", folder)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -339,7 +338,7 @@ def test_verify(tmp_path: Path) -> None:
     assert sorted(kinds) == ["blob", "torn"]
 
 
-def test_no_trace_is_no_verdict(tmp_path: Path) -> None:
+def test_no_trace_is_no_verdict(tmp_path) -> None:
     for verb in ("info", "verify"):
         done = call("trace", verb, tmp_path)
         assert done.exit_code == 3
@@ -350,7 +349,7 @@ def test_no_trace_is_no_verdict(tmp_path: Path) -> None:
     assert call("trace", "redact", tmp_path / "info").exit_code == 2
 
 
-def test_broken_chains_have_no_summary(tmp_path: Path) -> None:
+def test_broken_chains_have_no_summary(tmp_path) -> None:
     folder = made(tmp_path / "t", 2)
     lines = folder / "steps-0.jsonl"
     lines.write_bytes(lines.read_bytes().replace(b'"rate":0.05', b'"rate":0.04', 1))
@@ -360,7 +359,7 @@ def test_broken_chains_have_no_summary(tmp_path: Path) -> None:
     assert call("trace", "verify", folder).exit_code == 1
 
 
-def test_names_in_a_trace_are_made_safe(tmp_path: Path) -> None:
+def test_names_in_a_trace_are_made_safe(tmp_path) -> None:
     with closing(opened(tmp_path / "t", Manifest({"x\x1b[31m": "::error::"}, 1, {"w": (1,)}))):
         pass
     done = call("trace", "info", tmp_path / "t")

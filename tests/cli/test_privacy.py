@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -80,7 +79,7 @@ def test_an_accountant_and_curves_may_be_asked_for(monkeypatch: pytest.MonkeyPat
     assert ends == [len(result["curves"][name]) for name in ("steps", "noise-multiplier")]
 
 
-def test_text_and_csv(tmp_path: Path) -> None:
+def test_text_and_csv(tmp_path) -> None:
     words = [*RUN, "--noise-multiplier", "1.5", "--steps", "40"]
     code, out, _ = call(*words)
     assert code == 0
@@ -125,20 +124,20 @@ def test_no_finite_epsilon_leaves_with_three() -> None:
 
 
 @pytest.fixture
-def analysis(tmp_path: Path) -> Path:
+def analysis(tmp_path):
     file = tmp_path / "analysis.json"
     file.write_text(analysis_json(sample()))
     return file
 
 
-def changed(file: Path, section: str, **values: object) -> Path:
+def changed(file, section: str, **values: object):
     document = json.loads(file.read_text())
     document[section].update(values)
     file.write_text(json.dumps(document))
     return file
 
 
-def test_an_analysis_gives_noise_relation_batch_and_split(analysis: Path) -> None:
+def test_an_analysis_gives_noise_relation_batch_and_split(analysis) -> None:
     changed(
         analysis,
         "assumptions",
@@ -164,21 +163,21 @@ def test_an_analysis_gives_noise_relation_batch_and_split(analysis: Path) -> Non
         assert "was computed for" in err
 
 
-def test_bounds_at_the_weights_of_a_file_are_no_bounds_of_a_run(analysis: Path) -> None:
+def test_bounds_at_the_weights_of_a_file_are_no_bounds_of_a_run(analysis) -> None:
     changed(analysis, "assumptions", batch_size=50, scope="point", neighbours="add-remove")
     changed(analysis, "network", sensitivity=0.1)
     result = found(str(analysis), *RUN, "--steps", "40")
     assert [item["code"] for item in result["diagnostics"]] == ["LC408"]
 
 
-def test_an_analysis_without_a_bound_has_no_epsilon(analysis: Path) -> None:
+def test_an_analysis_without_a_bound_has_no_epsilon(analysis) -> None:
     changed(analysis, "network", sensitivity=None)
     code, _, err = call(str(analysis), *RUN, "--steps", "40")
     assert code == 3
     assert "no finite sensitivity" in err
 
 
-def test_an_analysis_of_a_run_needs_no_further_option(tmp_path: Path) -> None:
+def test_an_analysis_of_a_run_needs_no_further_option(tmp_path) -> None:
     """It states how often and at which rate batches are drawn."""
     file, drawn = tmp_path / "analysis.json", replace(PLAN, rate=0.2)
     for plan in (PLAN, drawn):
@@ -196,7 +195,7 @@ def test_an_analysis_of_a_run_needs_no_further_option(tmp_path: Path) -> None:
 
 
 def test_a_settings_file_fills_what_was_not_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lipcert.toml").write_text(
         "dataset-size = 1000\nbatch-size = 50\nsampling = 'poisson'\ndelta = 1e-5\nsteps = 40\n"

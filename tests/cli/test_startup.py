@@ -22,7 +22,6 @@ def commands(*lines: str) -> tuple[str, ...]:
     return tuple(run.format(f"lipcert {line}") for line in lines)
 
 
-Stage = tuple[set[str], tuple[str, ...]]
 LIGHT = (
     "import lipcert; lipcert.Settings()",
     "from lipcert.settings.settings import Settings",
@@ -44,7 +43,7 @@ VERBS = (
     "lipcert.suggest({model!r}, settings, budget=0.0)",
     "lipcert.certify({model!r}, settings, out={out!r})",
 )
-PROCESSES: dict[str, tuple[Stage, ...]] = {
+PROCESSES = {
     "more and more": (
         (HEAVY, LIGHT),
         ({"torch", "rich", "scipy", "safetensors", "dp_accounting"}, ENGINE),

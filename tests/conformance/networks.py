@@ -2,27 +2,25 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from lipcert.settings.settings import ConstraintSpec
 
-HERE: Final = Path(__file__).parent
-RUN: Final[Mapping[str, object]] = {
+HERE = Path(__file__).parent
+RUN = {
     "dataset_size": 400,
     "batch_size": 16,
     "steps": 30,
     "delta": 1e-5,
     "noise_multiplier": 2.0,
 }
-SHUFFLED: Final[Mapping[str, object]] = {**RUN, "sampling": "shuffle", "neighbours": "zero-out"}
-BALL: Final[Mapping[str, object]] = {"batch_size": 16, "input_norm": 1.0}
-BOX: Final[Mapping[str, object]] = {"batch_size": 16, "input_box": (0.0, 1.0)}
-HELD: Final[Mapping[str, object]] = {
+SHUFFLED = {**RUN, "sampling": "shuffle", "neighbours": "zero-out"}
+BALL = {"batch_size": 16, "input_norm": 1.0}
+BOX = {"batch_size": 16, "input_box": (0.0, 1.0)}
+HELD = {
     "constraint": ConstraintSpec("spectral", 1.5),
     "bias_norm": 1.0,
 }
@@ -36,7 +34,7 @@ def models(path: Path = HERE / "networks.txt") -> dict[str, bytes]:
     return {name: network(rows.strip().split("\n")) for name, rows in pairs}
 
 
-def network(rows: Sequence[str]) -> bytes:
+def network(rows) -> bytes:
     """A model from its rows; its weights are random, its constants are nodes."""
     said: dict[str, list[str]] = {"constants": [], "outputs": []}
     nodes: list[NodeProto] = []
@@ -71,7 +69,7 @@ def network(rows: Sequence[str]) -> bytes:
     return content
 
 
-def _named(item: str) -> tuple[str, Any]:
+def _named(item: str):
     name, _, value = item.partition("=")
     return name, value if value.isalpha() else json.loads(value)
 
@@ -110,7 +108,7 @@ def run(sampling: str, neighbours: str, **more: object) -> dict[str, object]:
     return {**RUN, "sampling": sampling, "neighbours": neighbours, **clip, **more}
 
 
-GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
+GOOD = {
     "perceptron": ("perceptron", of_loss("mse", label_norm=1.0, tier="quick")),
     "raised-products": ("perceptron", of_loss("mse", label_norm=1.0, input_box=(0.0, 1.0))),
     "convolution": ("convolution", SHUFFLED),

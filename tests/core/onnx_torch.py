@@ -5,7 +5,6 @@ It shares no code with the importer or the checker, and knows no step but nodes.
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ def _floating(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def compute(proto: ModelProto, x: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def compute(proto: ModelProto, x: Tensor, tensors) -> dict[str, Tensor]:
     """Every value of a graph."""
     values = {**tensors, proto.graph.input[0].name: x}
     for node in proto.graph.node:
@@ -35,7 +34,7 @@ def compute(proto: ModelProto, x: Tensor, tensors: Mapping[str, Tensor]) -> dict
     return values
 
 
-def apply(node: NodeProto, values: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+def apply(node: NodeProto, values) -> tuple[Tensor, ...]:
     """The outputs of one node."""
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     inputs = [values[name] if name else None for name in node.input]
@@ -160,7 +159,7 @@ def _length(x: Tensor, axes: list[int], p: int, *, keep: bool) -> Tensor:
     return torch.linalg.vector_norm(x, 2, axes, keepdim=keep)
 
 
-def _reduced(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[..., Tensor]:
+def _reduced(function):
     def reduce(a, x: Tensor, axes: Tensor | None = None) -> Tensor:
         everything = a.get("axes", list(range(x.ndim)))
         chosen = everything if axes is None else axes.tolist()
@@ -241,7 +240,7 @@ def _depth_to_space(a, x: Tensor) -> Tensor:
     return y.reshape(n, c // b**2, h * b, w * b)
 
 
-def _elementwise(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+def _elementwise(function):
     return lambda _, x: function(x)
 
 
@@ -304,7 +303,7 @@ def _lp_normalization(a, x: Tensor) -> Tensor:
 CASTS = {1: torch.float64, 6: torch.int32, 7: torch.int64, 9: torch.bool}
 
 
-def _recurrent(order: list[int], layer: Callable[..., tuple[Tensor, ...]]):
+def _recurrent(order: list[int], layer):
     """A recurrent layer of torch, whose gates stand in this order of those of ONNX."""
 
     def op(a, x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, ...]:
@@ -321,7 +320,7 @@ def _recurrent(order: list[int], layer: Callable[..., tuple[Tensor, ...]]):
     return op
 
 
-OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
+OPS = {
     "RNN": _recurrent([0], torch._VF.rnn_tanh),
     "GRU": _recurrent([1, 0, 2], torch._VF.gru),
     "LSTM": _recurrent([0, 2, 3, 1], torch._VF.lstm),

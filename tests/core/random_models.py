@@ -1,7 +1,6 @@
 """Random small ONNX models over what the checker knows, with tied, shared and computed weights."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -329,7 +328,7 @@ class Builder(Draws):
         """One more piece on some value, if all stays small."""
         value = self.recent()
         rank = len(self.shape(value))
-        choices: list[Callable[[str], str]] = [self.dense] * 3 + [self.activate] * 4
+        choices = [self.dense] * 3 + [self.activate] * 4
         choices += [self.affine, self.combine, self.combine, self.rearrange, self.rearrange]
         choices += [self.normalize]
         if rank >= 3:

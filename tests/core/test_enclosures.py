@@ -1,7 +1,5 @@
 """Enclosures against mpmath: they hold the exact value, and they are narrow."""
 
-from collections.abc import Callable
-
 import mpmath
 import numpy as np
 import pytest
@@ -13,10 +11,9 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.rules import powers, smooth
 from lipcert.core.rules.waves import Wave
 
-Enclosure = Callable[[Interval], Interval]
 mpmath.mp.dps = 50
 
-FUNCTIONS: dict[str, Enclosure] = {
+FUNCTIONS = {
     **{name: getattr(enclosures, name) for name in ("exp", "sigmoid", "tanh", "erf", "log")},
     "softplus": smooth.softplus_of,
     "inverse_tangent": smooth.inverse_tangent,
@@ -39,7 +36,7 @@ def _points() -> np.ndarray:
     return np.concatenate([rounded, rng.normal(size=60) * 1e-8, rng.normal(size=90) * 60, special])
 
 
-def _width(got: Interval, points: np.ndarray, oracle: Callable[[mpmath.mpf], mpmath.mpf]) -> float:
+def _width(got: Interval, points: np.ndarray, oracle) -> float:
     """Largest width relative to 1 + |value|; fails where the value is outside."""
     widest = 0.0
     for point, low, high in zip(points, got.lo, got.hi, strict=True):

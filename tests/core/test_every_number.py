@@ -3,7 +3,6 @@
 import math
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from lipcert.core.coverage import drops, tensors
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.norms import NormLine
-from lipcert.core.lines.proof import Proof
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.errors import LipCertError
@@ -59,7 +57,7 @@ def _is_norm(line: object) -> bool:
     return isinstance(line, NormLine | ChainForm)
 
 
-def _claims(certificate, path, proof: Proof):
+def _claims(certificate, path, proof):
     model, premises = read_model(path), proof.premises
     random = drops(model, lower(model, *certificate.model.read_outputs))
     known = tensors(model)
@@ -86,7 +84,7 @@ def _claims(certificate, path, proof: Proof):
 
 def _lowered(certificate):
     for field in ("parameters", "groups"):
-        items: Any = getattr(certificate, field)
+        items = getattr(certificate, field)
         for place, item in enumerate(items):
             for name in ("grad_norm", "sensitivity", "noise_std"):
                 if getattr(item, name, 0.0) > 0.0:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import ModelProto
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
@@ -43,7 +42,7 @@ def test_known_constants(name: str) -> None:
     assert true * (1 - 1e-12) <= found <= true * room * (1 + 1e-12)
 
 
-def branching(seed: int) -> ModelProto:
+def branching(seed: int):
     """Branches, and branches of them, that are put side by side in a random order."""
     rng, nodes, names = np.random.default_rng(seed), [], ["x"]
     constants = {f"w{k}": rng.standard_normal((WIDTH, WIDTH)) for k in range(6)}

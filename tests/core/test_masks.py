@@ -11,7 +11,6 @@ from onnx import ModelProto, TensorProto
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.kinds import MaskedMean
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Program
 from lipcert.core.token_kinds import Attention
 from tests.core.adversary import found_above
 from tests.core.lower.cases import agrees, model, program, used
@@ -362,6 +361,6 @@ def refused(mask: str, use: str, ids: str = "x") -> None:
 
 def test_attention_hides_by_a_value() -> None:
     for use in (USES["hidden"], f"{SCORES}  {GUARD}"):
-        found: Program = program(network(MASKS["less"], use, np.random.default_rng(0)))
+        found = program(network(MASKS["less"], use, np.random.default_rng(0)))
         (step,) = (step for step in found.steps if isinstance(step.op, Attention))
         assert len(step.inputs) == 4

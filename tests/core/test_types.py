@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ NAMES = (
     "layer-clips",
     "residual",
 )
-OTHERS: tuple[Any, ...] = (
+OTHERS = (
     None, True, False, 0, 7, -1, 1 << 60, "", "x", "0x1.8000000000000p+0", [], ["x"], [0], [[]],
     [{}], {}, {"a": 0}, {"a": {}}, {"kind": []},
 )  # fmt: skip
@@ -32,7 +31,7 @@ _MOST = 2
 """members of lists that are alike"""
 
 
-def places(value: Any, at: tuple[Any, ...] = ()):
+def places(value, at=()):
     """Of everything in a value of JSON."""
     yield at
     if isinstance(value, dict | list):
@@ -40,7 +39,7 @@ def places(value: Any, at: tuple[Any, ...] = ()):
             yield from places(value[name], (*at, name))
 
 
-def exchanged(value: Any, at: tuple[Any, ...], other: Any) -> Any:
+def exchanged(value, at, other):
     """A value of JSON with another one at a place."""
     if not at:
         return other
@@ -52,7 +51,7 @@ def exchanged(value: Any, at: tuple[Any, ...], other: Any) -> Any:
 def changed(name: str):
     """Certificates with a value of another type at every place, as bytes."""
     whole = json.loads((FOLDER / "certificates" / f"{name}.json").read_bytes())
-    alike: Counter[tuple[Any, ...]] = Counter()
+    alike = Counter()
     for at in places(whole):
         kind = tuple("*" if isinstance(step, int) else step for step in at)
         alike[kind] += 1

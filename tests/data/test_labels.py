@@ -1,7 +1,5 @@
 """Labels of several outputs: in rows, whatever the data are kept in."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,12 +38,12 @@ class Stream(IterableDataset[Any]):
         return (Pairs()[index] for index in range(ROWS))
 
 
-def npz(folder: Path) -> Path:
+def npz(folder):
     np.savez(folder / "data.npz", x=X, cls=CLASSES, reg=NUMBERS)
     return folder / "data.npz"
 
 
-FORMS: dict[str, tuple[Callable[[Path], object], str | None]] = {
+FORMS = {
     "npz": (npz, "cls,reg"),
     "data set": (lambda _: Pairs(), None),
     "data set by names": (lambda _: Pairs(named=True), "cls,reg"),
@@ -60,7 +58,7 @@ FORMS: dict[str, tuple[Callable[[Path], object], str | None]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_labels_of_several_outputs_are_rows(form: str, tmp_path: Path) -> None:
+def test_labels_of_several_outputs_are_rows(form: str, tmp_path) -> None:
     given, names = FORMS[form]
     source = open_source(given(tmp_path), Columns.of(None, names))
     found = DataSet(source, (3,)).read(0, ROWS)
@@ -71,13 +69,13 @@ def test_labels_of_several_outputs_are_rows(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["npz", "data set by names", "arrays by name"])
-def test_labels_named_after_outputs_have_their_order(form: str, tmp_path: Path) -> None:
+def test_labels_named_after_outputs_have_their_order(form: str, tmp_path) -> None:
     outputs = Columns.of(None, None, (), ("cls", "reg"))
     (block,) = open_source(FORMS[form][0](tmp_path), outputs).blocks()
     assert np.array_equal(block[1], MATRIX)
 
 
-def test_a_usual_name_of_labels_comes_before_those_of_outputs(tmp_path: Path) -> None:
+def test_a_usual_name_of_labels_comes_before_those_of_outputs(tmp_path) -> None:
     np.savez(tmp_path / "data.npz", x=X, cls=CLASSES, reg=NUMBERS, y=2.0 * MATRIX)
     outputs = Columns.of(None, None, (), ("cls", "reg"))
     (block,) = open_source(tmp_path / "data.npz", outputs).blocks()
@@ -85,13 +83,13 @@ def test_a_usual_name_of_labels_comes_before_those_of_outputs(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", ["data set by names", "arrays by name"])
-def test_an_order_is_never_guessed(form: str, tmp_path: Path) -> None:
+def test_an_order_is_never_guessed(form: str, tmp_path) -> None:
     source = FORMS[form][0](tmp_path)
     with pytest.raises(NoVerdictError, match="--data-y in the order"):
         next(iter(open_source(source, Columns()).blocks()))
 
 
-def test_arrays_of_another_length_are_refused(tmp_path: Path) -> None:
+def test_arrays_of_another_length_are_refused(tmp_path) -> None:
     np.savez(tmp_path / "data.npz", x=X, cls=CLASSES, reg=NUMBERS[:5])
     with pytest.raises(NoVerdictError, match="first axes must count the same examples"):
         open_source(tmp_path / "data.npz", Columns.of(None, "cls,reg"))

@@ -1,7 +1,5 @@
 """Data that are wrong are refused by name, on one line, and with what to do."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -45,7 +43,7 @@ class Unpickled:
 OBJECTS = np.array([Unpickled()] * ROWS, dtype=object)
 
 
-def with_arrays(folder: Path, **arrays: np.ndarray) -> Path:
+def with_arrays(folder, **arrays: np.ndarray):
     np.savez(folder / "other.npz", **arrays)
     return folder / "other.npz"
 
@@ -56,12 +54,12 @@ def spoiled(number: float) -> np.ndarray:
     return x
 
 
-def of_bytes(folder: Path, content: bytes) -> Path:
+def of_bytes(folder, content: bytes):
     (folder / "other.npz").write_bytes(content)
     return folder / "other.npz"
 
 
-def cut_short(folder: Path) -> Path:
+def cut_short(folder):
     whole = written.npz(folder).read_bytes()
     return of_bytes(folder, whole[: len(whole) // 2])
 
@@ -98,7 +96,7 @@ def cut_short(folder: Path) -> Path:
         (lambda _: "tests.data.written:npz", "failed: TypeError"),
     ],
 )
-def test_files_and_functions(tmp_path: Path, made, words: str) -> None:
+def test_files_and_functions(tmp_path, made, words: str) -> None:
     assert words in refused(made(tmp_path))
     assert not Unpickled.done
 
@@ -136,7 +134,7 @@ def test_objects(given: object, words: str) -> None:
     assert words in refused(given)
 
 
-def test_names_that_are_not_there(tmp_path: Path) -> None:
+def test_names_that_are_not_there(tmp_path) -> None:
     path = written.npz(tmp_path)
     assert "has no array 'z'; it has 'x', 'y': name it with --data-x" in refused(path, "z")
     assert "names 2 arrays, and the model has one input" in refused(path, "x,y")
@@ -144,7 +142,7 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
         read(path, "x,,y")
 
 
-def test_data_that_changed_have_another_identity(tmp_path: Path) -> None:
+def test_data_that_changed_have_another_identity(tmp_path) -> None:
     changed = X.copy()
     changed[0] += 1.0
     files = written.npz(tmp_path), with_arrays(tmp_path, x=changed, y=Y)
@@ -154,7 +152,7 @@ def test_data_that_changed_have_another_identity(tmp_path: Path) -> None:
     assert of[0].of == "the file"
 
 
-def test_mapped_arrays_are_those_of_their_file(tmp_path: Path) -> None:
+def test_mapped_arrays_are_those_of_their_file(tmp_path) -> None:
     np.save(tmp_path / "x.npy", X)
     mapped = open_source((np.load(tmp_path / "x.npy", mmap_mode="r"), Y), Columns())
     assert mapped.identity() == open_source((X, Y), Columns()).identity()

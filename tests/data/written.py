@@ -1,6 +1,5 @@
 """The same examples in every form that is read, made by numpy and torch."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ class Rows(Dataset[Any]):
 
 
 class OneByOne(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         yield from zip(X, Y, strict=True)
 
 
@@ -37,7 +36,7 @@ def tensors() -> TensorDataset:
     return TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
 
 
-OBJECTS: dict[str, Callable[[], object]] = {
+OBJECTS = {
     "arrays": lambda: (X, Y),
     "tensors": lambda: tensors().tensors,
     "dataset": Rows,
@@ -57,7 +56,7 @@ def made() -> object:
     return tensors()
 
 
-def generated() -> Iterator[object]:
+def generated():
     """Returns something that can be gone through once."""
     return zip(X, Y, strict=True)
 
@@ -66,6 +65,6 @@ def failing() -> object:
     raise KeyError("no such split")
 
 
-def failing_on_its_way() -> Iterator[object]:
+def failing_on_its_way():
     yield X[0], Y[0]
     raise RuntimeError("worker died")

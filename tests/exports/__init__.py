@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, wraps
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
 
 import onnx
 import torch
@@ -78,7 +77,7 @@ def _told(item: object, seen: set[object]) -> Iterator[str]:
                 yield from _told(getattr(item, "__dict__", {}), seen)
 
 
-def _code(item: Any, seen: set[object]) -> Iterator[str]:
+def _code(item, seen: set[object]) -> Iterator[str]:
     """Sources of a class or a function, and of what it names, where they are ours."""
     package = (getattr(item, "__module__", None) or "").partition(".")[0]
     if item in seen or package not in _OURS:
@@ -104,7 +103,7 @@ def _code(item: Any, seen: set[object]) -> Iterator[str]:
 
 
 @cache
-def _source(item: Any) -> str:
+def _source(item) -> str:
     """What a class or a function does, without its comments, its layout and what it says."""
     source = inspect.getsource(item)
     try:
@@ -209,7 +208,7 @@ def install(store: Store) -> None:
         return target
 
     @wraps(by_torch)
-    def onnx_export(module: Any, args: Any = (), f: Any = None, **options: Any) -> object:
+    def onnx_export(module, args=(), f=None, **options) -> object:
         if f is None or not isinstance(module, nn.Module):
             return by_torch(module, args, f, **options)
         try:

@@ -1,7 +1,6 @@
 """Kept exports are those of torch, and a module gets none of another one."""
 
 import inspect
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -28,7 +27,7 @@ def test_the_manifest_lists_every_file() -> None:
     assert found == {key[:16]: text.rpartition(" ")[2] for key, text in kept.items()}
 
 
-def test_a_kept_file_is_what_torch_exports(tmp_path: Path) -> None:
+def test_a_kept_file_is_what_torch_exports(tmp_path) -> None:
     """Of a module whose numbers are not those of the file that is kept."""
     torch.manual_seed(5)
     module, x = Small(), torch.zeros(2, FEATURES)

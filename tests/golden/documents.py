@@ -5,20 +5,17 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
 
 from tests.commands import lipcert
 
-MODEL: Final = "models/digits_mlp.onnx"
-_ISSUED: Final = "tests/golden/0.1.0/digits_mlp.lipcert.json"
-_RUN: Final = (
+MODEL = "models/digits_mlp.onnx"
+_ISSUED = "tests/golden/0.1.0/digits_mlp.lipcert.json"
+_RUN = (
     "--input-norm 1 --scope constraint-set --constraint spectral:1.5 --bias-norm 1 "
     "--dataset-size 64 --batch-size 64 --sampling full-batch --steps 4 --delta 1e-5 "
     "--noise-multiplier 8"
 )
-COMMANDS: Final[Mapping[str, str]] = {
+COMMANDS = {
     "analysis": f"analyze {MODEL} {_RUN} --max-grad-norm 1 --max-epsilon 9",
     "certification": f"certify {MODEL} {_RUN} -o FOLDER/certificate.json",
     "check": f"check FOLDER/certificate.json --model {MODEL} --max-grad-norm 1",
@@ -33,10 +30,10 @@ COMMANDS: Final[Mapping[str, str]] = {
     "error": "analyze models/README.md",
 }
 """in an order in which each finds what it reads"""
-_EXIT_CODES: Final = {"analysis": 1, "check": 1, "audit": 1, "error": 3}
+_EXIT_CODES = {"analysis": 1, "check": 1, "audit": 1, "error": 3}
 
 
-def document(name: str, folder: Path) -> Any:
+def document(name: str, folder):
     """What the command of that name writes; the others that it reads lie in the folder."""
     words = shlex.split(COMMANDS[name].replace("FOLDER", str(folder)))
     done = lipcert([*words, "--format", "json"])
@@ -45,7 +42,7 @@ def document(name: str, folder: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def names(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def names(value, path: str = ""):
     """Each member with the type of what it holds; elements of one list are alike."""
     match value:
         case dict():

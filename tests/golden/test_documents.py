@@ -4,7 +4,6 @@ import json
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ READERS = {
 
 
 @cache
-def written() -> dict[str, Any]:
+def written():
     """What this version writes."""
     with TemporaryDirectory() as folder:
         return {name: document(name, Path(folder)) for name in COMMANDS}
@@ -73,7 +72,7 @@ def test_members_of_later_versions_are_passed_over(tmp_path: Path, reader: str) 
         assert is_now.stdout == was.stdout
 
 
-def extended(found: dict[str, Any]) -> dict[str, Any]:
+def extended(found):
     """With a member more of the document, of the network, and of all that is listed."""
     more = {"of-later": [1]}
     for name, member in found.items():

@@ -9,7 +9,6 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -19,9 +18,9 @@ from tests.importer.models import model, weights
 
 __all__ = ["KINDS", "Kind", "external", "matmul"]
 
-WEIGHT: Final = weights(4, 4)
-PLAIN: Final = ("N", 4)
-DATA: Final = "weights.bin"
+WEIGHT = weights(4, 4)
+PLAIN = ("N", 4)
+DATA = "weights.bin"
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def of(proto: ModelProto | bytes) -> Callable[[Path], ModelProto | bytes]:
     return lambda inside: proto
 
 
-def tensor(**changes: Any) -> Callable[[Path], ModelProto]:
+def tensor(**changes) -> Callable[[Path], ModelProto]:
     """The sound model with a broken weight."""
     proto = matmul()
     weight = proto.graph.initializer[0]
@@ -142,7 +141,7 @@ def graph(nodes: str, **tensors: np.ndarray) -> Callable[[Path], ModelProto]:
     return lambda inside: model(nodes, PLAIN, tensors)
 
 
-def conv(**attributes: Any) -> Callable[[Path], ModelProto]:
+def conv(**attributes) -> Callable[[Path], ModelProto]:
     """A convolution with these attributes."""
     op = f"y = Conv{listed(attributes)}(x, w)"
     return lambda inside: model(op, ("N", 2, 5, 5), {"w": weights(4, 2, 3, 3)})
@@ -230,9 +229,9 @@ def named(name: str) -> Callable[[Path], ModelProto | bytes]:
     return of(proto)
 
 
-HUGE: Final = np.array([1 << 20, 1 << 20])
+HUGE = np.array([1 << 20, 1 << 20])
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS = {
     "external-parent": Kind("LC015", reads("../" + DATA)),
     "external-symlink": Kind("LC015", linked(lambda to, at: at.symlink_to(to))),
     "external-symlinked-folder": Kind(

@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import warnings
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -63,7 +62,7 @@ def made(name: str) -> tuple[nn.Module, Tensor, set[str]]:
     return kind().eval(), torch.rand(5, *shape), dropped
 
 
-def optimised(name: str, path: Path) -> Path:
+def optimised(name: str, path):
     """As `torch.onnx.export` writes it by default."""
     module, x, _ = made(name)
     logging.disable(logging.WARNING)
@@ -81,9 +80,7 @@ def optimised(name: str, path: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
-def certified(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Path, Path]:
+def certified(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """A network, its file, and the completed file beside its certificate."""
     tmp_path = tmp_path_factory.mktemp("certified")
     file = optimised(request.param, tmp_path / "net.onnx")
@@ -93,7 +90,7 @@ def certified(
 
 
 @pytest.mark.sample(1)
-def test_both_files_compute_the_same_bit_for_bit(certified: tuple[str, Path, Path]) -> None:
+def test_both_files_compute_the_same_bit_for_bit(certified) -> None:
     name, before, after = certified
     assert after.name == "net.completed.onnx"
     runs = [onnxruntime.InferenceSession(str(file)) for file in (before, after)]
@@ -104,7 +101,7 @@ def test_both_files_compute_the_same_bit_for_bit(certified: tuple[str, Path, Pat
 
 
 @pytest.mark.sample(1)
-def test_only_the_biases_are_added(certified: tuple[str, Path, Path]) -> None:
+def test_only_the_biases_are_added(certified) -> None:
     name, *files = certified
     before, after = (
         {item.name: numpy_helper.to_array(item) for item in onnx.load(file).graph.initializer}
@@ -117,7 +114,7 @@ def test_only_the_biases_are_added(certified: tuple[str, Path, Path]) -> None:
 
 
 @pytest.mark.sample(1)
-def test_the_certificate_is_about_the_completed_file(certified: tuple[str, Path, Path]) -> None:
+def test_the_certificate_is_about_the_completed_file(certified) -> None:
     """Its bounds hold for what autograd finds, that of the dropped biases among them."""
     name, before, after = certified
     certificate = (before.parent / "net.lipcert.json").read_bytes()
@@ -136,7 +133,7 @@ def test_the_certificate_is_about_the_completed_file(certified: tuple[str, Path,
             assert 0.0 < float(parameter.grad.norm()) <= claims[key]
 
 
-def test_the_command_names_the_file_and_audits_find_it(tmp_path: Path) -> None:
+def test_the_command_names_the_file_and_audits_find_it(tmp_path) -> None:
     file = optimised("attention", tmp_path / "net.onnx")
     words = ["certify", str(file), "--input-box", "0", "1"]
     shown = "".join(command(words).stdout.split())
@@ -153,7 +150,7 @@ def test_the_command_names_the_file_and_audits_find_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_what_cannot_be_completed_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_completed_is_refused(tmp_path) -> None:
     file = optimised("attention", tmp_path / "net.onnx")
     model = lipcert.load_model(file)
     assert completed(model, ["head.bias"]) is None  # which the file holds

@@ -1,7 +1,6 @@
 """Accounts: the ε of the run as it is, and the findings on the run as it was claimed."""
 
 import math
-from typing import Any
 
 import pytest
 
@@ -69,7 +68,7 @@ def test_a_divisor_that_is_the_same_for_both_data_sets_tells_nothing(sampling) -
 
 PLAIN, REPLACED, SHUFFLED = plan(), plan(neighbours=REPLACE), plan(Sampling.SHUFFLE, REPLACE)
 ONCE, SEPARATE, MEAN = Composition.ONCE, Composition.SEPARATE, Reduction.MEAN
-DECLARED: list[tuple[TrainingPlan, dict[str, Any], str, float, TrainingPlan | None]] = [
+DECLARED = [
     (SHUFFLED, {"claimed_sampling": Sampling.POISSON}, "LC402 error", 1.5, REPLACED),
     (PLAIN, {"claimed_sampling": Sampling.POISSON}, "", 1.5, PLAIN),
     (PLAIN, {"groups": 4, "composition": ONCE}, "LC403 error", 0.75, PLAIN),

@@ -1,7 +1,6 @@
 """Sensitivities and noise allocations, against exact rational arithmetic and a numeric optimum."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,7 +13,6 @@ from scipy.optimize import minimize
 from lipcert.core.claims import effective_multiplier, sensitivity_up
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import (
-    Allocated,
     Allocation,
     Group,
     Neighbouring,
@@ -40,11 +38,11 @@ def groups_of(*pairs: tuple[int, float]) -> list[Group]:
     return [Group(str(i), d, delta) for i, (d, delta) in enumerate(pairs)]
 
 
-def allocated(groups: Sequence[Group], sigma: float, allocation: Allocation) -> Allocated:
+def allocated(groups, sigma: float, allocation: Allocation):
     return allocate(groups, sigma, allocation)
 
 
-def stds(result: Allocated) -> list[float]:
+def stds(result) -> list[float]:
     return [group.noise_std for group in result.groups]
 
 

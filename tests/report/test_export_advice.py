@@ -13,7 +13,6 @@ from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import outline_of
 from lipcert.report.inspection import (
-    ExportAdvice,
     inspection_json,
     inspection_of,
     refused_inspection,
@@ -65,7 +64,7 @@ def well(path) -> None:
     package.export(module(), X, path)
 
 
-def advice_of(path) -> ExportAdvice | None:
+def advice_of(path):
     try:
         return inspection_of(load_model(path, trusted=True)).export
     except UnsupportedModelError as error:

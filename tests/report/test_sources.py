@@ -16,7 +16,6 @@ from lipcert.report.sources import (
     AUDIT,
     CHECK,
     PRIVACY,
-    Source,
     joined,
     read_source,
     study_documents,
@@ -41,11 +40,11 @@ CHECKED = {
 }
 
 
-def check_source() -> Source:
+def check_source():
     return read_source("check.json", CHECKED)
 
 
-def privacy_source(**members: object) -> Source:
+def privacy_source(**members: object):
     document = {
         "schema": "lipcert.privacy/1",
         "solved_for": "epsilon",

@@ -2,7 +2,6 @@
 
 import math
 import tomllib
-from collections.abc import Callable
 from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
@@ -41,7 +40,6 @@ from lipcert.training import (
     GradientClipping,
     Loss,
     PlannedRun,
-    TrainingMechanism,
     WeightClipping,
 )
 from lipcert.training.mechanisms import mechanism_of
@@ -268,7 +266,7 @@ def test_what_follows_from_other_settings_is_left_out() -> None:
 
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
-SPELLINGS: dict[str, Callable[[int], Any]] = {
+SPELLINGS = {
     "int": int,
     "float": float,
     "numpy int": np.int32,
@@ -292,7 +290,7 @@ def test_whole_numbers_mean_the_same_in_every_spelling(value: int, spelling: str
 
 
 @given(st.floats(allow_nan=False), st.sampled_from([float, np.float64, np.array, torch.tensor]))
-def test_floats_are_not_rounded(value: float, spelling: Callable[[float], Any]) -> None:
+def test_floats_are_not_rounded(value: float, spelling) -> None:
     exact = spelling(value) if spelling is not torch.tensor else torch.tensor(value).double()
     expected = float(torch.tensor(value)) if spelling is torch.tensor else value
     assert repr(number("key", exact)) == repr(expected)
@@ -343,7 +341,7 @@ def test_every_field_of_every_record_is_converted(record: type[Any]) -> None:
 
 @given(counts, counts, st.integers(0, 9), st.data())
 def test_settings_are_the_same_in_every_spelling(radius: int, size: int, low: int, data) -> None:
-    def made(spell: Callable[[int], Any]) -> Settings:
+    def made(spell) -> Settings:
         return Settings(
             input_norm=spell(radius), input_box=(spell(-low), spell(1)), temperature=spell(radius),
             constraint=ConstraintSpec("spectral", spell(radius)), bias_norm=spell(low),
@@ -360,9 +358,9 @@ def test_settings_are_the_same_in_every_spelling(radius: int, size: int, low: in
 
 @given(counts, spelled)
 def test_mechanisms_and_plans_are_the_same_in_every_spelling(value: int, spelling: str) -> None:
-    def made(spell: Callable[[int], Any]) -> list[object]:
+    def made(spell) -> list[object]:
         held = {"radius": spell(value), "input_norm": spell(value), "bias_norm": spell(1)}
-        mechanisms: list[TrainingMechanism] = [
+        mechanisms = [
             Clipless(**held, orthogonalize=spell(value)), FixedWeightNorm(**held),
             WeightClipping(**held, slack=spell(1), loss=Loss(temperature=spell(value))),
             BackpropClipping(input_clip=spell(value), cotangent_clip=spell(1)),
@@ -400,7 +398,7 @@ def test_constraints_are_taken_as_text() -> None:
     (lambda: Loss("mse"), "label-norm"), (lambda: Loss(temperature=-1), "temperature"),
     (lambda: Loss("mse", margin=1), "margin"), (lambda: Loss(torch.nn.MSELoss()), "kind"),
 ])  # fmt: skip
-def test_mechanisms_refuse_on_construction(made: Callable[[], object], key: str) -> None:
+def test_mechanisms_refuse_on_construction(made, key: str) -> None:
     with pytest.raises(UsageError, match=key):
         made()
 
@@ -417,7 +415,7 @@ def test_functions_refuse_what_is_no_model_and_no_settings() -> None:
         certify(model, Settings(), "fast")
 
 
-MECHANISMS: list[TrainingMechanism] = [
+MECHANISMS = [
     Clipless(input_norm=1.0, bias_norm=0.5, loss_clip=0.1, constraints=(("a*", "frobenius:2"),)),
     WeightClipping(input_box=(0, 1), radius=None, bias_norm=1.0),
     FixedWeightNorm(norm="frobenius", radius=3.0, freeze=("b",)),

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lipcert.importer.load import load_model
-from lipcert.importer.model import ImportedModel
 from lipcert.training.layers import BoundedGroupNorm, BoundedLayerNorm
 
 _HELD: list[tempfile.TemporaryDirectory[str]] = []
@@ -140,7 +139,7 @@ def made(kind: type[nn.Module], **edits: object) -> nn.Module:
 
 
 @cache
-def exported(kind: type[nn.Module], **edits: object) -> ImportedModel:
+def exported(kind: type[nn.Module], **edits: object):
     held = tempfile.TemporaryDirectory()
     _HELD.append(held)
     path = Path(held.name) / "model.onnx"

@@ -6,7 +6,6 @@ import shlex
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import parameters_of
 from lipcert.importer.load import load_model
-from lipcert.importer.model import ImportedModel
 from lipcert.report.suggestions import suggestions_document
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of
@@ -59,14 +57,14 @@ class Perceptron(nn.Sequential):
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory: pytest.TempPathFactory):
     found = tmp_path_factory.mktemp("model") / "model.onnx"
     export(Perceptron(), (64,), found)
     return found
 
 
 @pytest.fixture(scope="module")
-def network(path: Path) -> ImportedModel:
+def network(path):
     return load_model(path)
 
 
@@ -76,7 +74,7 @@ def digits() -> Examples:
     return Examples(pixels / 16.0, labels, "digits.npz")
 
 
-def run_of(network: ImportedModel, settings: Settings, examples: Examples | None = None) -> Run:
+def run_of(network, settings: Settings, examples: Examples | None = None) -> Run:
     found = bounded(network, settings)
     trials = Trials.of(found, examples or digits())
     return Run.of(Analyst(found, settings, None), (), trials)
@@ -88,20 +86,20 @@ def right(run: Run) -> float:
     return float(np.mean(run.trials.right(last)))
 
 
-def test_a_run_learns_where_the_noise_is_small(network: ImportedModel) -> None:
+def test_a_run_learns_where_the_noise_is_small(network) -> None:
     learned = right(run_of(network, CLIPPED))
     assert learned > 0.8
     assert learned == right(run_of(network, CLIPPED))
 
 
-def test_a_run_drowns_where_the_noise_is_large(network: ImportedModel) -> None:
+def test_a_run_drowns_where_the_noise_is_large(network) -> None:
     run = run_of(network, replace(CLIPPED, noise_multiplier=1000.0))
     assert 0.02 < np.mean(run.trials.right(run.found.graph)) < 0.25  # untrained
     assert run.trials.majority < 0.15
     assert right(run) < 0.3
 
 
-def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> None:
+def test_no_example_is_both_trained_on_and_kept_out(network) -> None:
     trials = run_of(network, CLIPPED).trials
     seen = {row.tobytes() for row in trials.trained.x}
     assert not seen & {row.tobytes() for row in trials.kept_out.x}
@@ -109,7 +107,7 @@ def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> N
     assert len(trials.kept_out) == len(digits()) // 5
 
 
-def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
+def test_weights_stay_within_their_constraints(network) -> None:
     *_, last = islice(run_of(network, HELD).trained(0.3), 3)
     for name, array in parameters_of(last).items():
         length = np.linalg.norm(array, 2 if array.ndim == 2 else None)
@@ -119,7 +117,7 @@ def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
 @pytest.mark.parametrize(
     "settings", [replace(CLIPPED, reduction="sum"), replace(HELD, allocation="optimal")]
 )
-def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Settings) -> None:
+def test_the_noise_is_that_of_the_release(network, settings: Settings) -> None:
     divisor = {"sum": 128.0, "mean": 1.0}[settings.reduction]  # of a sum over a batch, its mean
     run = run_of(network, settings)
     for group in release_of(run.found, settings).groups:
@@ -127,7 +125,7 @@ def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Sett
             assert run.stds[name] == pytest.approx(group.noise_std / divisor)
 
 
-def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
+def test_steps_are_those_of_adam_in_torch(network) -> None:
     """At the released gradients of the same batches, with the same noise."""
     run = run_of(network, CLIPPED)
     random = np.random.default_rng(0)
@@ -149,7 +147,7 @@ def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
 
 
 @pytest.mark.parametrize("noise", [1e-4, 1e3])
-def test_noise_alone_moves_weights_twice_their_radius(network: ImportedModel, noise: float) -> None:
+def test_noise_alone_moves_weights_twice_their_radius(network, noise: float) -> None:
     """At the rate of a recipe, by torch's Adam and its singular values."""
     torch.manual_seed(0)
     weight, run = torch.zeros(24, 64), run_of(network, HELD)
@@ -160,13 +158,13 @@ def test_noise_alone_moves_weights_twice_their_radius(network: ImportedModel, no
     assert float(torch.linalg.matrix_norm(weight, 2)) == pytest.approx(2.0, rel=0.25)
 
 
-def test_a_clip_learns_under_the_temperature_of_a_recipe(network: ImportedModel) -> None:
+def test_a_clip_learns_under_the_temperature_of_a_recipe(network) -> None:
     clipped = replace(HELD, loss_clip=0.1, noise_multiplier=0.5)
     plain, cold = (right(run_of(network, replace(clipped, temperature=t))) for t in (1.0, 0.125))
     assert cold > max(0.7, plain + 0.1)
 
 
-def test_examples_of_classes_are_needed(network: ImportedModel) -> None:
+def test_examples_of_classes_are_needed(network) -> None:
     with pytest.raises(UsageError, match="needs examples with their labels"):
         suggest(network, CLIPPED, probe=True)
     targets = np.eye(CLASSES)[digits().y]
@@ -178,7 +176,7 @@ def test_examples_of_classes_are_needed(network: ImportedModel) -> None:
         Trials.of(bounded(network, CLIPPED), few)
 
 
-def test_targets_are_measured_by_r_squared(network: ImportedModel) -> None:
+def test_targets_are_measured_by_r_squared(network) -> None:
     """One-hot targets: a run learns them, a run that drowns does not, and their mean scores 0."""
     targets = np.eye(CLASSES)[digits().y]
     clipped = replace(CLIPPED, loss="mse", label_norm=1.0)
@@ -196,7 +194,7 @@ def test_targets_are_measured_by_r_squared(network: ImportedModel) -> None:
     assert float(np.mean(trials.score(0.0 * y + y.mean(0), y))) == pytest.approx(trials.majority)
 
 
-def test_pairs_of_ends_are_counted(network: ImportedModel) -> None:
+def test_pairs_of_ends_are_counted(network) -> None:
     """Of bce each entry by its sign."""
     found = bounded(network, replace(CLIPPED, loss="bce"))
     trials = Trials.of(found, replace(digits(), y=np.eye(CLASSES)[digits().y]))
@@ -211,7 +209,7 @@ def test_pairs_of_ends_are_counted(network: ImportedModel) -> None:
     assert even.score(-np.ones(y.shape), y).tolist() == [0.5] * len(y)
 
 
-def test_runs_that_predict_no_rare_class_are_ranked(network: ImportedModel) -> None:
+def test_runs_that_predict_no_rare_class_are_ranked(network) -> None:
     """As sklearn does, although the most frequent class is most probable everywhere."""
     labels = np.random.default_rng(0).random(len(digits())) < 0.05
     trials = Trials.of(bounded(network, CLIPPED), replace(digits(), y=labels.astype(np.int64)))
@@ -235,14 +233,14 @@ PARTS = (
 )
 
 
-def rehearsal(network: ImportedModel, parts: tuple[Part, ...], seconds: float = 1.5) -> Rehearsal:
+def rehearsal(network, parts: tuple[Part, ...], seconds: float = 1.5) -> Rehearsal:
     settings = Settings(**RUN, noise_multiplier=0.5)
     base = bounded(network, settings)
     return rehearsed(parts, Analyst(base, settings, None), Trials.of(base, digits()), seconds)
 
 
 @pytest.mark.nightly
-def test_better_is_what_is_right_more_often_beyond_doubt(network: ImportedModel) -> None:
+def test_better_is_what_is_right_more_often_beyond_doubt(network) -> None:
     """A run that drowns beside one that learns, either way, and a run beside itself."""
     loud = Part("gradient-clipping", "drowned", (gradient_clipping(1e4),))
     loud = replace(loud, changes=(replace(loud.changes[0], settings=DROWNED),))
@@ -257,7 +255,7 @@ def test_better_is_what_is_right_more_often_beyond_doubt(network: ImportedModel)
     assert (same.margin, same.better) == (0.0, False)
 
 
-def test_all_run_equally_long_or_say_why_not(network: ImportedModel) -> None:
+def test_all_run_equally_long_or_say_why_not(network) -> None:
     found = rehearsal(network, PARTS)
     assert {run.curve[-1][0] for run in found.runs} == {found.steps}
     assert [step for step, _ in found.runs[0].curve] == [20, 50, 100, 110]
@@ -268,12 +266,12 @@ def test_all_run_equally_long_or_say_why_not(network: ImportedModel) -> None:
         assert not run.better
 
 
-def contending(network: ImportedModel, **more: object) -> Suggestions:
+def contending(network, **more: object) -> Suggestions:
     settings = Settings(**{**RUN, "batch_size": 64}, noise_multiplier=1.0)
     return suggest(network, settings, budget=30.0, **more)
 
 
-def test_without_examples_nothing_stands_above_clipping(network: ImportedModel) -> None:
+def test_without_examples_nothing_stands_above_clipping(network) -> None:
     found = contending(network)
     assert found.recipe.mechanism == "gradient-clipping"
     assert found.rehearsal is None
@@ -302,7 +300,7 @@ def _answers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bool]]:
 
 @pytest.mark.nightly
 def test_what_a_rehearsal_shows_to_be_better_is_first(
-    network: ImportedModel, answers: list[tuple[float, bool]]
+    network, answers: list[tuple[float, bool]]
 ) -> None:
     """Decided by the runs alone, whatever the ratio says."""
     answers += [(0.5, False), *[(0.4, False)] * 9]
@@ -326,7 +324,7 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
 
 @pytest.mark.parametrize(("margin", "stays"), [(-0.1, False), (0.01, False), (0.1, True)])
 def test_another_clip_that_is_not_clearly_better_gives_way_to_plain_clipping(
-    network: ImportedModel,
+    network,
     monkeypatch: pytest.MonkeyPatch,
     answers: list[tuple[float, bool]],
     margin: float,
@@ -344,7 +342,7 @@ def test_another_clip_that_is_not_clearly_better_gives_way_to_plain_clipping(
 
 
 def test_a_rate_that_a_rehearsal_shows_to_be_better_is_taken(
-    network: ImportedModel, monkeypatch: pytest.MonkeyPatch
+    network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(parts: tuple[Part, ...], *_: object) -> Rehearsal:
         runs = [Rehearsed(x.mechanism, x.title, 0.1, (), x.pace, 0.0, x.pace > 1.0) for x in parts]
@@ -362,7 +360,7 @@ def by_median(session: Session, family: Change) -> float:
 
 
 @pytest.mark.nightly
-def test_reports_show_curves_and_results(path: Path, tmp_path: Path) -> None:
+def test_reports_show_curves_and_results(path, tmp_path) -> None:
     np.savez(tmp_path / "digits.npz", x=digits().x, y=digits().y)
     words = ["suggest", str(path), "--data", str(tmp_path / "digits.npz"), "--probe", *OPTIONS]
     found = json.loads(command([*words, "--format", "json"]).stdout)
@@ -376,7 +374,7 @@ def test_reports_show_curves_and_results(path: Path, tmp_path: Path) -> None:
     assert others
 
 
-def test_the_command_needs_examples(path: Path) -> None:
+def test_the_command_needs_examples(path) -> None:
     refused = command(["suggest", str(path), "--probe", *OPTIONS])
     assert refused.exit_code == 2
     assert "--data WHERE" in refused.stderr

@@ -13,7 +13,6 @@ from lipcert.analysis.observing import observed_at
 from lipcert.analysis.pipeline import analyze, reported
 from lipcert.gradient_stats.examples import Examples
 from lipcert.importer.load import load_model
-from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.records import Outcome, Suggestions
 from lipcert.suggestions.session import suggest
@@ -29,7 +28,7 @@ CLIPPING = "gradient-clipping"
 
 
 @cache
-def model(name: str) -> ImportedModel:
+def model(name: str):
     kinds = {"mlp": Perceptron, "batch normed": BatchNormed, "transformer": Transformer}
     return exported(kinds[name]) if name in kinds else load_model(MODELS / f"{name}.onnx")
 

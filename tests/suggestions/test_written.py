@@ -1,10 +1,8 @@
 """What is printed under "how" can be pasted, and says what was analysed."""
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +52,7 @@ def changes(name: str) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def settings_of(how: str, tmp_path: Path) -> Settings:
+def settings_of(how: str, tmp_path) -> Settings:
     """As the command line understands the lines that are no code."""
     code = set(python_lines(how))
     told = [line for line in how.splitlines() if line not in code]
@@ -68,9 +66,7 @@ def settings_of(how: str, tmp_path: Path) -> Settings:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", KINDS)
-def test_options_and_tables_are_understood_and_say_what_was_analysed(
-    name: str, tmp_path: Path
-) -> None:
+def test_options_and_tables_are_understood_and_say_what_was_analysed(name: str, tmp_path) -> None:
     for change in changes(name):
         settings = settings_of(change.how, tmp_path)
         for key, value in change.settings.items():
@@ -145,7 +141,7 @@ def test_mechanisms_in_python_are_the_same_settings(name: str) -> None:
 
 def same(one: Settings, other: Settings, name: str) -> bool:
     """Whether two settings agree; None stands for what it means."""
-    means: Mapping[str, str] = {"clip_scope": "flat", "conv_clip": "l1.5", "decay": "decoupled"}
+    means = {"clip_scope": "flat", "conv_clip": "l1.5", "decay": "decoupled"}
     found = [getattr(settings, name) for settings in (one, other)]
     first, second = (means.get(name) if value is None else value for value in found)
     return bool(first == second)

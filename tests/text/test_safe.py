@@ -4,7 +4,6 @@ import csv as csv_module
 import io
 import json
 import unicodedata
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -40,7 +39,7 @@ NASTY = [
 ]
 names = st.one_of(st.sampled_from(NASTY), st.text(max_size=60))
 
-FOR_PEOPLE: dict[str, Callable[[str], str]] = {
+FOR_PEOPLE = {
     "text": lambda name: analysis_text(sample(name), width=100, color=False, show_all=True),
     "narrow": lambda name: analysis_text(sample(name), width=40, color=False, show_all=False),
     "markdown": lambda name: analysis_markdown(sample(name)),
@@ -48,7 +47,7 @@ FOR_PEOPLE: dict[str, Callable[[str], str]] = {
     "inspection": lambda name: inspection_text(inspection(name), width=80, color=False),
     "refusal": lambda name: inspection_text(refused(name), width=80, color=False),
 }
-FOR_PROGRAMS: dict[str, Callable[[str], str]] = {
+FOR_PROGRAMS = {
     "analysis": lambda name: analysis_json(sample(name)),
     "inspection": lambda name: inspection_json(inspection(name)),
     "refusal": lambda name: inspection_json(refused(name)),

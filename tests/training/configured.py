@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lipcert.training import Private
 from tests.training.runs import Small, first
 
 FACTOR = 128.0
@@ -37,14 +36,14 @@ class Configured(Small):
         return logits
 
 
-def forward(private: Private) -> Tensor:
+def forward(private) -> Tensor:
     """The criterion of a batch that was drawn."""
     x, y = first(private)
     private.optimizer.zero_grad()
     return private.criterion(private.model(x), y)
 
 
-def step(private: Private) -> None:
+def step(private) -> None:
     forward(private).backward()
     private.optimizer.step()
 

@@ -1,13 +1,11 @@
 """Small private runs: a network, data inside its domain, and the loop of the documentation."""
 
 import json
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
 from lipcert.training import Clipless, Loss, Private, TrainingMechanism, make_private
@@ -48,11 +46,11 @@ def clipless(**changes: Any) -> Clipless:
 
 
 def private_run(
-    folder: Path | None = None,
+    folder=None,
     mechanism: TrainingMechanism | None = None,
     *,
-    network: Callable[[], nn.Module] = Small,
-    optimizer: Callable[..., Optimizer] = SGD,
+    network=Small,
+    optimizer=SGD,
     examples: TensorDataset | None = None,
     batch: int = BATCH,
     workers: int = 0,
@@ -84,7 +82,7 @@ def private_run(
     )
 
 
-def still(parameters: Iterable[nn.Parameter], lr: float) -> SGD:
+def still(parameters, lr: float) -> SGD:
     """Leaves the weights as they are."""
     return SGD(parameters, 0.0 * lr)
 
@@ -103,7 +101,7 @@ def train(private: Private) -> None:
         private.optimizer.step()
 
 
-def audited(folder: Path, verdict: str = "pass") -> Any:
+def audited(folder, verdict: str = "pass") -> Any:
     """The report of an audit of a run, all claims of which the checker proves."""
     target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
     assert lipcert(["check", *target]).output.startswith("Conditional: all claims")

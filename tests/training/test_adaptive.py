@@ -1,7 +1,6 @@
 """When the bounds of weight clipping are made anew, and when those at hand or their lines serve."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,10 +24,10 @@ class Run:
         self.made: list[Mapping[str, float]] = []
         self.norms: dict[str, float] = {}
         monkeypatch.setattr(enforcement, "recalibrated", self._recalibrated)
-        planned: Any = None
+        planned = None
         self.noise = AdaptiveNoise(planned, lambda: self.norms, CAPS, slack)
 
-    def _recalibrated(self, before: object, radii: Mapping[str, float]) -> Any:
+    def _recalibrated(self, before: object, radii: Mapping[str, float]):
         self.made.append(dict(radii))
         return self.made[-1]
 
@@ -38,7 +37,7 @@ class Run:
 
 
 @pytest.fixture
-def patched() -> Any:
+def patched():
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield monkeypatch
 

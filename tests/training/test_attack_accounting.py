@@ -5,9 +5,6 @@ in any direction; and canaries, each of which is in the data or not by the toss 
 """
 
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,30 +15,26 @@ from torch.optim import SGD
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from lipcert.errors import LipCertError, UsageError
-from lipcert.settings.values import NeighboursName, SamplingName
 from lipcert.training import (
     BackpropClipping,
     Clipless,
     FixedWeightNorm,
     GradientClipping,
     Loss,
-    Private,
-    TrainingMechanism,
     WeightClipping,
 )
 from tests.refusals import refused
 from tests.training.runs import BATCH, EXAMPLES, STEPS, clipless, data, lines, private_run, still
 from tests.training.test_loader import made
 
-Log = Callable[[np.ndarray], np.ndarray]
 WIDTH, POINTS = 40.0, 2**17
 
 
-def normal(mean: float, std: float) -> Log:
+def normal(mean: float, std: float):
     return lambda x: stats.norm.logpdf(x, mean, std)
 
 
-def sampled(rate: float, mean: float, std: float) -> Log:
+def sampled(rate: float, mean: float, std: float):
     """In the batch with that probability, else 0."""
     return lambda x: np.logaddexp(
         math.log1p(-rate) + stats.norm.logpdf(x, 0.0, std),
@@ -49,7 +42,7 @@ def sampled(rate: float, mean: float, std: float) -> Log:
     )
 
 
-def exact_epsilon(pairs: list[tuple[Log, Log]], steps: int, delta: float, reach: float) -> float:
+def exact_epsilon(pairs, steps: int, delta: float, reach: float) -> float:
     """Of so many independent releases, for the worse of the pairs."""
     cell = 2.0 * WIDTH / POINTS
     x = np.linspace(-reach, reach, 40_001)
@@ -99,9 +92,7 @@ def exact(sampling: str, neighbours: str, sigma: float, releases: int, delta: fl
         ("without-replacement", "replace-one"),
     ],
 )
-def test_epsilon_is_that_of_the_noise_that_is_added(
-    sampling: SamplingName, neighbours: NeighboursName
-) -> None:
+def test_epsilon_is_that_of_the_noise_that_is_added(sampling, neighbours) -> None:
     """σ as it follows from bounds and standard deviations, and ε from that σ."""
     spent = []
     given = {"batch": BATCH, "steps": 7, "noise_multiplier": 1.2, "delta": 1e-3}
@@ -122,14 +113,7 @@ def test_epsilon_is_that_of_the_noise_that_is_added(
             assert epsilon <= 1.002 * truth
 
 
-def run(
-    mechanism: TrainingMechanism,
-    examples: TensorDataset,
-    sampling: SamplingName,
-    *,
-    batch: int,
-    **given: Any,
-) -> Private:
+def run(mechanism, examples: TensorDataset, sampling, *, batch: int, **given):
     given |= {"batch": len(examples) if sampling == "full-batch" else batch, "seed": 11}
     given |= {"dataset_size": len(examples), "examples": examples, "sampling": sampling}
     return private_run(None, mechanism, optimizer=still, record_every=None, **given)
@@ -137,9 +121,9 @@ def run(
 
 CANARIES, RELEASES, CLIP = 500, 60, 0.3
 HALF = Loss("mse", half=True, label_norm=1.0)
-AT_CLIP: dict[str, Any] = {"loss": HALF, "loss_clip": CLIP, "input_norm": 1.0}
-AT_NORM: dict[str, Any] = {"loss": HALF, "clip_norm": CLIP, "input_norm": 1.0}
-WORST: dict[str, tuple[TrainingMechanism, SamplingName]] = {
+AT_CLIP = {"loss": HALF, "loss_clip": CLIP, "input_norm": 1.0}
+AT_NORM = {"loss": HALF, "clip_norm": CLIP, "input_norm": 1.0}
+WORST = {
     "clipless": (Clipless(radius=1.0, **AT_CLIP), "full-batch"),
     "weight-clipping": (WeightClipping(radius=1.0, **AT_CLIP), "full-batch"),
     "fixed-weight-norm": (
@@ -219,7 +203,7 @@ def _rate(events: np.ndarray) -> float:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_an_interrupted_shuffled_epoch_is_spent(tmp_path: Path) -> None:
+def test_an_interrupted_shuffled_epoch_is_spent(tmp_path) -> None:
     """Nobody is in more batches than epochs are paid for."""
     taken = np.zeros(EXAMPLES, dtype=np.int64)
     for resume, until in ((False, 2), (True, 5), (True, STEPS * 4)):
@@ -289,7 +273,7 @@ def test_parameters_of_another_optimizer_have_no_gradient_at_all() -> None:
 
 
 ROWS = list(range(12))
-CHOICES: list[tuple[Callable[[Any], Any], str]] = [
+CHOICES = [
     (lambda base: ConcatDataset([base, base]), "more than once"),
     (lambda base: ConcatDataset([Subset(base, ROWS), Subset(base, [3])]), "more than once"),
     (lambda base: Subset(Subset(base, [0, 0, 1]), [0, 1, 2]), "more than once"),
@@ -307,7 +291,7 @@ CHOICES: list[tuple[Callable[[Any], Any], str]] = [
 
 
 @pytest.mark.parametrize(("chosen", "says"), CHOICES)
-def test_an_example_that_is_there_twice_is_refused(chosen: Callable[[Any], Any], says: str) -> None:
+def test_an_example_that_is_there_twice_is_refused(chosen, says: str) -> None:
     """However it came to be there: it would move the release twice as far."""
     base = TensorDataset(torch.zeros(12, 2), torch.zeros(12))
     with refused(says, UsageError):
@@ -326,7 +310,7 @@ def test_a_batch_that_was_left_after_its_backward_pass_is_gone_on_with() -> None
 
 
 @pytest.mark.parametrize("leave", ["save", "export"])
-def test_weights_of_a_step_without_noise_do_not_leave_the_run(leave: str, tmp_path: Path) -> None:
+def test_weights_of_a_step_without_noise_do_not_leave_the_run(leave: str, tmp_path) -> None:
     private = private_run(record_every=None)
     private.folder = tmp_path
     other = SGD(private.model.parameters(), lr=0.1)

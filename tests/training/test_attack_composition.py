@@ -3,7 +3,6 @@
 Each of them multiplies a gradient by far more than its bound allows, were it to reach a release.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from tests.training.configured import FACTOR, Configured, scaled, step
 from tests.training.runs import BACKWARD, DRAWN, FORWARD, STEP, clipless, lines, private_run
 
 
-def played(script: str) -> Callable[[Private], None]:
+def played(script: str):
     """Lines of a training script; what is entered in `stack` ends with them."""
 
     def attack(private: Private) -> None:
@@ -143,7 +142,7 @@ CHANGES = {
 # Code.
 
 
-def patched(owner: type, name: str, code: Callable[[Any, Any], Any]) -> Callable[[Private], None]:
+def patched(owner: type, name: str, code):
     """A method that is another one during a step; code: of what it was and of its arguments."""
 
     def attack(private: Private) -> None:
@@ -184,7 +183,7 @@ class Louder(LouderExamples, nn.Parameter):
 # Hooks.
 
 
-def everywhere(kind: str, hook: Callable[..., Any]) -> Callable[[Private], None]:
+def everywhere(kind: str, hook):
     """A hook on all modules of the process during a step."""
 
     def attack(private: Private) -> None:
@@ -194,7 +193,7 @@ def everywhere(kind: str, hook: Callable[..., Any]) -> Callable[[Private], None]
     return attack
 
 
-def on_layers(hook: Callable[..., Any]) -> Callable[..., Any]:
+def on_layers(hook):
     return lambda m, *given: hook(*given) if isinstance(m, nn.Linear) else None
 
 
@@ -246,7 +245,7 @@ ATTACKS |= {**PATCHES, **EVERYWHERE}
 
 
 @pytest.fixture(autouse=True)
-def class_as_it_was() -> Iterator[None]:
+def class_as_it_was():
     """What attacks change on the class is of no other test."""
     yield
     Configured.shared = {"scale": 1.0}
@@ -264,7 +263,7 @@ KINDS = {"clipless": clipless(), "backprop": BACK, "clipped": CLIPPED}
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_attack_is_refused_before_its_release_or_changes_none(
-    kind: str, attack: Callable[[Private], None], monkeypatch: pytest.MonkeyPatch
+    kind: str, attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing looks at the module's outputs."""
     monkeypatch.setattr(guards, "require_output", lambda *unused: None)
@@ -313,9 +312,7 @@ def nodes_behind_the_output(x: Tensor, y: Tensor, logits: Tensor) -> None:
 @pytest.mark.parametrize(
     "change", [examples_after_the_pass, labels_after_the_loss, nodes_behind_the_output]
 )
-def test_what_a_caller_has_does_not_reach_the_backward_pass(
-    change: Callable[[Tensor, Tensor, Tensor], None],
-) -> None:
+def test_what_a_caller_has_does_not_reach_the_backward_pass(change) -> None:
     found: list[dict[str, Tensor]] = []
     for attack in (None, change):
         with private_run(record_every=None) as private:

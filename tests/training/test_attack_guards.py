@@ -2,7 +2,6 @@
 
 import math
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import torch
@@ -139,7 +138,7 @@ def test_frozen_weights_that_grow_later_are_refused() -> None:
         step(private)
 
 
-def test_frozen_weights_must_be_those_of_the_model_file(tmp_path: Path) -> None:
+def test_frozen_weights_must_be_those_of_the_model_file(tmp_path) -> None:
     torch.manual_seed(0)
     network = HalfFrozen()
     export(network, torch.zeros(1, 6), tmp_path / "given.onnx")
@@ -154,7 +153,7 @@ def test_frozen_weights_must_be_those_of_the_model_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_a_resumed_run_has_the_frozen_weights_that_it_began_with(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_frozen_weights_that_it_began_with(tmp_path) -> None:
     with private_run(tmp_path, network=HalfFrozen, record_every=None) as private:
         step(private)
     with pytest.raises(LipCertError, match=r"hidden\.weight is not trained"):

@@ -5,9 +5,6 @@ the noise is what `optimizer.step()` adds to the gradient that `backward()` left
 """
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +18,6 @@ from lipcert.training import (
     FixedWeightNorm,
     GradientClipping,
     Loss,
-    Private,
-    TrainingMechanism,
     WeightClipping,
 )
 from lipcert.training import network as networks
@@ -43,8 +38,8 @@ from tests.training.world_worker import rank_run, ranked
 LEAST = 1e-6
 SIGMA = 1.3
 DRAWN = 80  # releases
-HELD: dict[str, Any] = {"radius": 1.0, "bias_norm": 1.0, "loss": Loss(), "input_norm": 1.0}
-CLIPPED: dict[str, Any] = {"clip_norm": 0.3, "input_norm": 1.0}
+HELD = {"radius": 1.0, "bias_norm": 1.0, "loss": Loss(), "input_norm": 1.0}
+CLIPPED = {"clip_norm": 0.3, "input_norm": 1.0}
 
 
 class Odd(nn.Module):
@@ -60,15 +55,9 @@ class Odd(nn.Module):
         return logits
 
 
-def run(
-    mechanism: TrainingMechanism,
-    *,
-    network: type[nn.Module] = Small,
-    wide: bool = False,
-    **changes: Any,
-) -> Private:
+def run(mechanism, *, network: type[nn.Module] = Small, wide: bool = False, **changes):
     x, y = data().tensors
-    given: dict[str, Any] = {
+    given = {
         "noise_multiplier": SIGMA, "steps": DRAWN, "seed": 5, "record_every": None,
         "examples": TensorDataset(0.999 * x.double(), y) if wide else data(),
         "network": (lambda: network().double()) if wide else network,
@@ -76,7 +65,7 @@ def run(
     return private_run(mechanism=mechanism, optimizer=still, **(given | changes))
 
 
-def added(private: Private, most: int = DRAWN) -> tuple[Mapping[str, np.ndarray], np.ndarray]:
+def added(private, most: int = DRAWN):
     """The noise of the next releases by parameter  # [releases, numbers]
     and who was in its batch  # [releases, examples]"""
     named = dict(private.model.named_parameters())
@@ -101,7 +90,7 @@ def added(private: Private, most: int = DRAWN) -> tuple[Mapping[str, np.ndarray]
     return {name: np.array(rows) for name, rows in found.items()}, np.array(taken)
 
 
-def stds(private: Private, allocation: str, neighbours: str) -> Mapping[str, float]:
+def stds(private, allocation: str, neighbours: str):
     """What the formulas of the allocations say, by parameter."""
     named = dict(private.model.named_parameters())
     groups = private.release.enforcement.present().groups
@@ -120,7 +109,7 @@ def stds(private: Private, allocation: str, neighbours: str) -> Mapping[str, flo
     return {name: std for group, std in zip(members, found, strict=True) for name in group}
 
 
-def least_probability(parts: Mapping[str, np.ndarray], taken: np.ndarray) -> float:
+def least_probability(parts, taken: np.ndarray) -> float:
     """The smallest p of many tests that all is standard normal and independent, times their number.
 
     parts: noise over its standard deviation.  # [releases, numbers]
@@ -150,7 +139,7 @@ def _of_products(products: np.ndarray) -> float:
     return float(2.0 * stats.norm.sf(abs(products.sum()) / math.sqrt(products.size)))
 
 
-CASES: dict[str, tuple[TrainingMechanism, dict[str, Any]]] = {
+CASES = {
     "clipless": (clipless(allocation="optimal"), {}),
     "clipless, replace-one": (
         clipless(allocation="per-layer", neighbours="replace-one"),
@@ -228,7 +217,7 @@ def test_custom_multipliers_have_one_joint_multiplier() -> None:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_no_number_is_drawn_twice(tmp_path: Path) -> None:
+def test_no_number_is_drawn_twice(tmp_path) -> None:
     """By two runs without a seed, before and after a resumption, in two tensors of one step."""
     mechanism = GradientClipping(**CLIPPED)
     drawn = []
@@ -245,13 +234,13 @@ def test_no_number_is_drawn_twice(tmp_path: Path) -> None:
     assert len(np.unique(values)) == len(values) == 4 * 20 * 53
 
 
-def test_two_ranks_add_one_noise(tmp_path: Path) -> None:
+def test_two_ranks_add_one_noise(tmp_path) -> None:
     """To the sum over both, the same in both."""
     file = tmp_path / "model.onnx"
     torch.manual_seed(0)
     networks.export(Small(), torch.zeros(1, FEATURES), file)
 
-    def life(rank: int) -> tuple[Mapping[str, np.ndarray], np.ndarray, list[Any], Any]:
+    def life(rank: int):
         with rank_run(
             optimizer=still,
             model_file=file,
@@ -259,7 +248,7 @@ def test_two_ranks_add_one_noise(tmp_path: Path) -> None:
             steps=DRAWN,
             noise_multiplier=SIGMA,
         ) as private:
-            released: list[Any] = []
+            released = []
             private.optimizer.register_step_post_hook(
                 lambda *unused: released.append([p.grad.numpy().copy() for p in named.values()])
             )

@@ -1,19 +1,13 @@
 """torch.compile before and after make_private; optimizers that have no hooks."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from lipcert.errors import UsageError
 from lipcert.training import BackpropClipping, GradientClipping, Private, TrainingMechanism
 from tests.training.runs import BATCH, FEATURES, Small, audited, clipless, private_run, train
 
-Model = Callable[[Private], nn.Module]
 MECHANISMS: dict[str, TrainingMechanism] = {
     "clipless": clipless(),
     "gradient-clipping": GradientClipping(clip_norm=0.5, input_norm=1.0),
@@ -21,41 +15,41 @@ MECHANISMS: dict[str, TrainingMechanism] = {
 }
 
 
-def compiled(module: Callable[..., Any]) -> Any:
+def compiled(module):
     return torch.compile(module, backend="aot_eager")
 
 
-def in_place(module: nn.Module) -> nn.Module:
+def in_place(module):
     module.compile(backend="aot_eager")  # type: ignore[no-untyped-call]
     return module
 
 
-def called_before() -> nn.Module:
+def called_before():
     """Code is compiled for it before it has the hooks of a run."""
-    module: nn.Module = compiled(Small())
+    module = compiled(Small())
     for count in (3, 5, BATCH):
         module(torch.rand(count, FEATURES)).sum().backward()
     module.zero_grad(set_to_none=True)
     return module
 
 
-def part(private: Private) -> nn.Module:
+def part(private: Private):
     in_place(private.model.hidden)
     return private.model
 
 
-def steps(private: Private) -> nn.Module:
+def steps(private: Private):
     private.optimizer.step = compiled(private.optimizer.step)  # type: ignore[method-assign]
     return private.model
 
 
-def loss(private: Private) -> nn.Module:
+def loss(private: Private):
     own = private.criterion
     private.criterion = compiled(lambda z, y: 1.0 * own(z, y))  # type: ignore[assignment, arg-type]
     return private.model
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Model]] = {
+NETWORKS = {
     "plain": (Small, lambda private: private.model),
     "before": (lambda: compiled(Small()), lambda private: private.model),
     "before, in place": (lambda: in_place(Small()), lambda private: private.model),
@@ -72,7 +66,7 @@ def compiled_anew() -> None:
     torch._dynamo.reset()
 
 
-def weights(name: str, mechanism: str, folder: Path | None = None) -> list[Tensor]:
+def weights(name: str, mechanism: str, folder=None):
     network, called = NETWORKS[name]
     with private_run(folder, MECHANISMS[mechanism], network=network, steps=3) as private:
         model = called(private)
@@ -107,16 +101,16 @@ def test_clips_act_in_a_module_that_was_compiled_without_them() -> None:
 
 
 @pytest.mark.nightly
-def test_a_compiled_run_is_audited(tmp_path: Path) -> None:
+def test_a_compiled_run_is_audited(tmp_path) -> None:
     weights("after", "clipless", tmp_path / "run")
     audited(tmp_path / "run")
 
 
 def test_only_the_modules_own_pass_is_compiled() -> None:
     """Not the one in its place, which compilers do not all bring through."""
-    graphs: list[Any] = []
+    graphs = []
 
-    def backend(graph: Any, _: Any) -> Any:
+    def backend(graph, _):
         graphs.append(graph)
         return graph.forward
 
@@ -143,14 +137,14 @@ def test_a_part_in_another_wrapper_is_refused_with_the_remedy() -> None:
 class Bare(Optimizer):
     """Begins without what torch's optimizers begin with."""
 
-    def __init__(self, params: Any, lr: float) -> None:
+    def __init__(self, params, lr: float) -> None:
         self.param_groups = [{"params": list(params), "lr": lr}]
 
 
 class Around(SGD):
     """Another optimizer, behind a face of its own."""
 
-    def __init__(self, params: Any, lr: float) -> None:
+    def __init__(self, params, lr: float) -> None:
         self.inner = SGD(params, lr=lr)
         self.param_groups = self.inner.param_groups
 
@@ -158,7 +152,7 @@ class Around(SGD):
 class Alike:
     """No optimizer of torch."""
 
-    def __init__(self, params: Any, lr: float) -> None:
+    def __init__(self, params, lr: float) -> None:
         self.param_groups = [{"params": list(params), "lr": lr}]
 
 
@@ -167,7 +161,7 @@ class Alike:
     (Around, "where it wraps an optimizer, give that one"),
     (Alike, r"is a Alike; give a torch\.optim\.Optimizer"),
 ])  # fmt: skip
-def test_an_optimizer_without_hooks_is_refused(kind: Any, words: str) -> None:
+def test_an_optimizer_without_hooks_is_refused(kind, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         private_run(optimizer=kind)
 
@@ -175,7 +169,7 @@ def test_an_optimizer_without_hooks_is_refused(kind: Any, words: str) -> None:
 class Own(SGD):
     """Whose steps are a function of the instance, which runs no hooks."""
 
-    def __init__(self, params: Any, lr: float) -> None:
+    def __init__(self, params, lr: float) -> None:
         super().__init__(params, lr=lr)
         self.step = self.moved  # type: ignore[method-assign, assignment]
 

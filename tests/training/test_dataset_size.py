@@ -1,8 +1,6 @@
 """N is a public constant: with it, neighbouring data sets have one rate, divisor and length."""
 
 import warnings
-from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.utils.data import TensorDataset
@@ -13,7 +11,6 @@ from lipcert.cli.sources import effective_settings
 from lipcert.core.certificate import read_certificate
 from lipcert.core.text import texts
 from lipcert.errors import UsageError
-from lipcert.training import Private
 from lipcert.training.intake import DatasetSizeWarning
 from tests.training.runs import BATCH, audited, clipless, data, private_run, train
 
@@ -23,7 +20,7 @@ def neighbour(count: int = 59) -> TensorDataset:
     return TensorDataset(x[:count], y[:count])
 
 
-def account(run: Private) -> tuple[Any, ...]:
+def account(run):
     """What everyone else's treatment depends on."""
     plan = run.calibration.plan
     return plan.sampling_rate, plan.releases, plan.batch, run.release.divisor, len(run.loader)
@@ -36,7 +33,7 @@ def account(run: Private) -> tuple[Any, ...]:
     {"steps": None, "epochs": 2.0, "sampling": "without-replacement",
      "mechanism": clipless(neighbours="replace-one")},
 ], ids=["poisson", "shuffle", "without-replacement"])  # fmt: skip
-def test_neighbours_are_treated_alike_where_the_size_is_declared(changes: dict[str, Any]) -> None:
+def test_neighbours_are_treated_alike_where_the_size_is_declared(changes) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DatasetSizeWarning)
         runs = [private_run(examples=neighbour(n), **changes) for n in (60, 59, 45)]
@@ -47,7 +44,7 @@ def test_neighbours_are_treated_alike_where_the_size_is_declared(changes: dict[s
             assert run.releases == 8
 
 
-def test_a_counted_size_is_told_and_moves_the_rate(tmp_path: Path) -> None:
+def test_a_counted_size_is_told_and_moves_the_rate(tmp_path) -> None:
     with pytest.warns(DatasetSizeWarning, match=r"LC409.*declare dataset_size=60"):
         run = private_run(tmp_path / "run", dataset_size=None)
     with (
@@ -75,7 +72,7 @@ def test_a_counted_size_is_no_fault_where_neighbours_have_one_size(relation: str
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("count", "declared"), [(59, 60), (60, 75), (60, 45)])
 def test_a_run_of_a_declared_size_is_certified_and_audited(
-    count: int, declared: int, tmp_path: Path
+    count: int, declared: int, tmp_path
 ) -> None:
     folder = tmp_path / "run"
     with private_run(folder, examples=neighbour(count), dataset_size=declared) as run:
@@ -87,12 +84,12 @@ def test_a_run_of_a_declared_size_is_certified_and_audited(
 
 
 @pytest.mark.parametrize("size", [0, -3, 1.5, True, "60", 10])
-def test_a_size_that_is_none_is_refused_before_anything_is_made(size: Any, tmp_path: Path) -> None:
+def test_a_size_that_is_none_is_refused_before_anything_is_made(size, tmp_path) -> None:
     with pytest.raises(UsageError, match=r"dataset-size|sampling rate above 1"):
         private_run(tmp_path / "run", dataset_size=size)
     assert not (tmp_path / "run").exists()
 
 
-def sampling_text(folder: Path) -> str:
+def sampling_text(folder) -> str:
     found = read_certificate((folder / "model.lipcert.json").read_bytes())
     return texts(found.assumptions)["A-SAMPLING"]

@@ -3,9 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,26 +14,24 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 from lipcert.audit.job import Job
-from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.run import audit
 from lipcert.audit.tape import digest_of
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.cli.sources import effective_settings
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.training import Private
 from lipcert.training.release import NoiseSource
 from lipcert.training.world import World, WorldError
 from tests.training.runs import BATCH, STEPS, Small, clipless, train
 from tests.training.test_private import MECHANISMS, _clipped_sums
 from tests.training.world_worker import PATIENCE, Ended, rank_run, ranked, wrapped
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {"plain": Small, "ddp": wrapped}
+NETWORKS = {"plain": Small, "ddp": wrapped}
 WITH_DDP = ["clipless", "gradient-clipping", "gradient-clipping, groups"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def steps_of(private: Private, count: int) -> list[dict[str, Any]]:
+def steps_of(private, count: int):
     """What a rank draws, releases and holds in its first steps."""
     found = []
     for x, y in private.loader:
@@ -67,11 +62,11 @@ def steps_of(private: Private, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_one_sum_and_one_noise(kind: str, tmp_path: Path, model_file: Path) -> None:
+def test_one_sum_and_one_noise(kind: str, tmp_path, model_file) -> None:
     """Against a float64 loop over the examples of both ranks, with the noise drawn again."""
     chosen = MECHANISMS if kind == "plain" else {name: MECHANISMS[name] for name in WITH_DDP}
 
-    def life(rank: int) -> dict[str, list[dict[str, Any]]]:
+    def life(rank: int):
         found, connections = {}, []
         for name, mechanism in chosen.items():
             with rank_run(
@@ -106,7 +101,7 @@ def _all_well(ends: list[Ended | None]) -> list[Ended]:
 
 
 @pytest.mark.nightly
-def test_a_run_of_three_ranks(tmp_path: Path, model_file: Path) -> None:
+def test_a_run_of_three_ranks(tmp_path, model_file) -> None:
     """With batches that are empty in some ranks; the trace of all of them passes its audit."""
     folder = tmp_path / "run"
 
@@ -135,11 +130,11 @@ def test_a_run_of_three_ranks(tmp_path: Path, model_file: Path) -> None:
     _audited(folder)
 
 
-def _size(step: Any) -> int:
+def _size(step) -> int:
     return sum(batch.examples for batch in step.batches)
 
 
-def _audited(folder: Path) -> None:
+def _audited(folder) -> None:
     settings = effective_settings({}, {}, folder / "lipcert.toml").settings
     job = Job(str(folder / "model.onnx"), settings, trace=str(folder / "trace"))
     report = audit(job)
@@ -147,12 +142,12 @@ def _audited(folder: Path) -> None:
     assert len(report.checks) > 5
 
 
-def test_ranks_that_differ_from_the_beginning(tmp_path: Path, model_file: Path) -> None:
+def test_ranks_that_differ_from_the_beginning(tmp_path, model_file) -> None:
     """Also in the seed: each would have its own order of a shuffled epoch."""
     replaced = clipless(neighbours="replace-one")
 
     def life(rank: int) -> list[str]:
-        changes: list[dict[str, Any]] = [
+        changes = [
             {"mechanism": clipless(input_norm=1.0 + rank)},
             {"batch": BATCH + rank},
             {"network": lambda: _shifted(rank)},
@@ -180,13 +175,13 @@ def test_ranks_that_differ_from_the_beginning(tmp_path: Path, model_file: Path) 
     assert "rank 0 stopped: " in second[6]
 
 
-def fatal(rank: int, victim: int, moment: str) -> Callable[[Private, int], None]:
+def fatal(rank: int, victim: int, moment: str):
     """What kills or stops a rank in its third step."""
 
     def total(*unused: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def at(private: Private, step: int) -> None:
+    def at(private, step: int) -> None:
         if rank != victim or step != 2:
             return
         if moment == "in the sum":
@@ -218,7 +213,7 @@ def fatal(rank: int, victim: int, moment: str) -> Callable[[Private, int], None]
 )
 @pytest.mark.usefixtures("uncertified")
 def test_one_that_fails_stops_all(
-    kind: str, victim: int, moment: str, reason: str, tmp_path: Path, model_file: Path
+    kind: str, victim: int, moment: str, reason: str, tmp_path, model_file
 ) -> None:
     """And whatever any rank has released is counted."""
     folder = tmp_path / "run"
@@ -275,11 +270,11 @@ def with_part(kind: str) -> nn.Module:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_ranks_go_on_after_a_kill_in_the_midst_of_a_step(tmp_path: Path, model_file: Path) -> None:
+def test_ranks_go_on_after_a_kill_in_the_midst_of_a_step(tmp_path, model_file) -> None:
     """One had recorded the step, the other had not."""
     folder = tmp_path / "run"
 
-    def recorded(recorder: Recorder, *unused: object) -> None:
+    def recorded(recorder, *unused: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def life(rank: int) -> int:
@@ -318,7 +313,7 @@ def _shifted(rank: int) -> nn.Module:
 
 
 @pytest.mark.nightly
-def test_what_distributed_data_parallel_would_do_itself(tmp_path: Path, model_file: Path) -> None:
+def test_what_distributed_data_parallel_would_do_itself(tmp_path, model_file) -> None:
     """Exchanging gradients before they are counted: refused, or left to the release."""
 
     def life(rank: int) -> list[str]:
@@ -358,7 +353,7 @@ def test_what_distributed_data_parallel_would_do_itself(tmp_path: Path, model_fi
         assert "ranks of the default process group" in ended.value[1]
 
 
-def test_a_common_draw_is_shared_out(tmp_path: Path, model_file: Path) -> None:
+def test_a_common_draw_is_shared_out(tmp_path, model_file) -> None:
     def life(rank: int) -> list[list[int]]:
         with rank_run(
             None,
@@ -375,7 +370,7 @@ def test_a_common_draw_is_shared_out(tmp_path: Path, model_file: Path) -> None:
     assert len({*first[0], *second[0]} & {*first[1], *second[1]}) < BATCH
 
 
-def test_a_group_of_one(tmp_path: Path, model_file: Path) -> None:
+def test_a_group_of_one(tmp_path, model_file) -> None:
     def life(rank: int) -> int:
         with rank_run(network=wrapped, model_file=model_file) as private:
             train(private)
@@ -386,7 +381,7 @@ def test_a_group_of_one(tmp_path: Path, model_file: Path) -> None:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_every_rank_is_waited_for(tmp_path: Path, model_file: Path) -> None:
+def test_every_rank_is_waited_for(tmp_path, model_file) -> None:
     def life(rank: int) -> str:
         if rank == 1:
             time.sleep(2.0)

@@ -4,7 +4,6 @@ import json
 import warnings
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +27,6 @@ from lipcert.training import (
     Clipless,
     FixedWeightNorm,
     GradientClipping,
-    TrainingMechanism,
     WeightClipping,
 )
 from lipcert.training.batches import admitted
@@ -43,7 +41,7 @@ from tests.commands import lipcert
 from tests.training.runs import audited, clipless, data, private_run, train
 
 MODELS = Path(__file__).parents[2] / "models"
-CLIPS: list[TrainingMechanism] = [
+CLIPS = [
     GradientClipping(clip_norm=0.5),
     GradientClipping(clip_norm=0.5, clip_scope="group"),
     BackpropClipping(input_clip=1.0, cotangent_clip=0.5),
@@ -58,7 +56,7 @@ def far_away() -> TensorDataset:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("mechanism", CLIPS, ids=["flat", "group", "backprop"])
-def test_clips_need_no_domain_and_enforce_none(mechanism: Any, tmp_path: Path) -> None:
+def test_clips_need_no_domain_and_enforce_none(mechanism, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with warnings.catch_warnings():
         warnings.simplefilter("error", CertificateWarning)
@@ -72,7 +70,7 @@ def test_clips_need_no_domain_and_enforce_none(mechanism: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mechanism", CLIPS, ids=["flat", "group", "backprop"])
-def test_examples_that_are_no_numbers_are_refused_all_the_same(mechanism: Any) -> None:
+def test_examples_that_are_no_numbers_are_refused_all_the_same(mechanism) -> None:
     x, y = data().tensors
     x[3, 0] = float("nan")
     with pytest.raises(NoVerdictError, match="NaN or infinity"):
@@ -81,7 +79,7 @@ def test_examples_that_are_no_numbers_are_refused_all_the_same(mechanism: Any) -
 
 NOT_HELD = clipless(radius=None, constraints=(("head.*", "spectral:1"),), bias_norm=None)
 INPUTS, LABELS = data().tensors
-REFUSED: list[tuple[TrainingMechanism, TensorDataset, str]] = [
+REFUSED = [
     *(
         (kind(radius=1.0, bias_norm=1.0), data(), r"input_norm=R .* or input_box=\(LO, HI\)")
         for kind in (Clipless, WeightClipping, FixedWeightNorm)
@@ -94,7 +92,7 @@ REFUSED: list[tuple[TrainingMechanism, TensorDataset, str]] = [
 
 @pytest.mark.parametrize(("mechanism", "examples", "words"), REFUSED)
 def test_what_is_inadmissible_is_found_before_the_folder_is_made(
-    mechanism: TrainingMechanism, examples: TensorDataset, words: str, tmp_path: Path
+    mechanism, examples: TensorDataset, words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError if "=R" in words else NoVerdictError, match=words):
         private_run(tmp_path / "run", mechanism, examples=examples)
@@ -216,7 +214,7 @@ def test_the_first_examples_are_those_that_the_loader_would_give() -> None:
         (loader(torch.zeros(8, 2), torch.zeros(8)), nn.ReLU(), "no parameters"),
     ],
 )
-def test_first_examples_of_nothing_are_refused(given: Any, model: nn.Module, says: str) -> None:
+def test_first_examples_of_nothing_are_refused(given, model: nn.Module, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         FirstExamples.of(given, model)
 

@@ -2,9 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -71,12 +68,12 @@ class Recurrent(nn.Module):
         return logits
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], TensorDataset]] = {
+NETWORKS = {
     "dense": (Dense, data()),
     "images": (Images, images()),
     "windows": (Windows, data()),
 }
-CLIPS: dict[str, dict[str, Any]] = {
+CLIPS = {
     "flat": {"clip_norm": 0.2},
     "groups": {"clip_norm": 0.2, "clip_scope": "group"},
     "decay": {"clip_norm": 0.2, "decay": "inside", "weight_decay": 0.3},
@@ -84,7 +81,7 @@ CLIPS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_of(kind: str, clip: str, folder: Path | None = None, **changes: Any) -> Private:
+def run_of(kind: str, clip: str, folder=None, **changes) -> Private:
     network, examples = NETWORKS[kind]
     mechanism = GradientClipping(**CLIPS[clip], loss=Loss(temperature=0.5))
     return private_run(folder, mechanism, network=network, examples=examples, **changes)
@@ -100,7 +97,7 @@ def with_masks(network: nn.Module, x: Tensor, masks: list[Tensor]) -> Tensor:
 
 
 def truth(
-    network: nn.Module, x: Tensor, y: Tensor, masks: list[Tensor], clip: Mapping[str, Any]
+    network: nn.Module, x: Tensor, y: Tensor, masks: list[Tensor], clip
 ) -> tuple[dict[str, Tensor], float]:
     """Σ of clipped gradients and of losses, one example at a time in float64."""
     own = type(network)().double()
@@ -158,7 +155,7 @@ def test_gradients_are_clipped_with_the_masks_of_the_forward_pass(
         run.optimizer.step()
 
 
-def _masks(run: Private) -> Any:
+def _masks(run: Private):
     """Of the run, through the closure that it asks."""
     return run.release.enforcement.gradients.__self__._masks  # type: ignore[attr-defined]
 
@@ -212,7 +209,7 @@ def test_masks_of_steps_and_examples_differ() -> None:
         assert run.releases == STEPS
 
 
-def test_a_run_with_dropout_is_certified_and_audited_as_far_as_can_be(tmp_path: Path) -> None:
+def test_a_run_with_dropout_is_certified_and_audited_as_far_as_can_be(tmp_path) -> None:
     folder = tmp_path / "run"
     with run_of("dense", "flat", folder) as run:
         train(run)
@@ -224,12 +221,12 @@ def test_a_run_with_dropout_is_certified_and_audited_as_far_as_can_be(tmp_path: 
 
 
 def test_an_audit_notices_sums_that_no_clipped_gradients_add_up_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
     plain = SingleGradients._summed
 
-    def unclipped(*given: Any) -> Mapping[str, Tensor]:
+    def unclipped(*given):
         return {name: 50.0 * item for name, item in plain(*given).items()}
 
     monkeypatch.setattr(SingleGradients, "_summed", unclipped)
@@ -240,7 +237,7 @@ def test_an_audit_notices_sums_that_no_clipped_gradients_add_up_to(
     assert "LC312" in found.output
 
 
-def audited(folder: Path) -> Any:
+def audited(folder):
     words = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
     return lipcert(["audit", *words, "--trace", str(folder / "trace")])
 
@@ -300,9 +297,7 @@ BESIDE = nn.Linear(6, 3)
     (CLIP, lambda: nn.Sequential(BESIDE, nn.BatchNorm1d(3), nn.Dropout()), "BatchNorm1d"),
     (CLIP, Functional, "draws random numbe"), (CLIP, Thresholded, "exported graph differ"),
 ])  # fmt: skip
-def test_what_no_mask_tells_apart_is_refused(
-    mechanism: Any, network: Callable[[], nn.Module], words: str, tmp_path: Path
-) -> None:
+def test_what_no_mask_tells_apart_is_refused(mechanism, network, words: str, tmp_path) -> None:
     with pytest.raises((UsageError, NoVerdictError), match=words):
         private_run(tmp_path / "run", mechanism, network=network)
     assert not (tmp_path / "run").exists()
@@ -372,9 +367,9 @@ def test_a_mask_across_examples_is_refused_before_the_release() -> None:
         assert run.releases == 0
 
 
-def test_a_file_that_shows_no_dropout_is_not_what_is_trained(tmp_path: Path) -> None:
+def test_a_file_that_shows_no_dropout_is_not_what_is_trained(tmp_path) -> None:
     file = tmp_path / "plain.onnx"
-    names: dict[str, Any] = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
+    names = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
     torch.onnx.export(Dense().eval(), (torch.rand(1, 6),), str(file), dynamo=False, **names)
     with pytest.raises(UsageError, match=r"does not contain 2, 5.*without dropout"):
         run_of("dense", "idle", tmp_path / "run", model_file=file)

@@ -12,7 +12,6 @@ from lipcert.training import (
     Clipless,
     GradientClipping,
     Loss,
-    TrainingMechanism,
     WeightClipping,
 )
 from lipcert.training.network import trained_network
@@ -112,7 +111,7 @@ def test_ids_that_are_computed_with_train(network, tmp_path):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_a_run_on_tokens_passes_its_audit(kind, tmp_path):
-    mechanism: TrainingMechanism = MECHANISMS[kind]
+    mechanism = MECHANISMS[kind]
     private = private_run(tmp_path / "run", mechanism, network=Bag, examples=tokens())
     train(private)
     table = private.model.get_parameter("tokens.weight").detach().double()

@@ -1,8 +1,6 @@
 """`lipcert.export`: the file computes what the module computes, and shows what it is trained by."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -69,7 +67,7 @@ names that parameters have, which an ONNX file cannot give twice"""
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
-def test_the_file_is_the_module_in_evaluation_mode(name: str, tmp_path: Path) -> None:
+def test_the_file_is_the_module_in_evaluation_mode(name: str, tmp_path) -> None:
     torch.manual_seed(0)
     made, batch, called = CASES[name]
     module = made()
@@ -116,7 +114,7 @@ class Biased(nn.Module):
         return joined
 
 
-def test_kernels_of_attention_do_not_show(tmp_path: Path) -> None:
+def test_kernels_of_attention_do_not_show(tmp_path) -> None:
     """The strides of a fused kernel are not those of the operators that the file has."""
     module, x = Biased(), torch.rand(3, 4, 6)
     path = lipcert.export(module, x[:1], tmp_path / "net.onnx")
@@ -124,7 +122,7 @@ def test_kernels_of_attention_do_not_show(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-5)
 
 
-def test_how_kernels_lie_in_memory_does_not_show(tmp_path: Path) -> None:
+def test_how_kernels_lie_in_memory_does_not_show(tmp_path) -> None:
     """Of images with channels last, exporters write views by strides and the size of the batch."""
     torch.manual_seed(0)
     module = nn.Sequential(
@@ -137,9 +135,9 @@ def test_how_kernels_lie_in_memory_does_not_show(tmp_path: Path) -> None:
     assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_convolutions_may_have_a_precision_of_their_own(tmp_path: Path) -> None:
+def test_convolutions_may_have_a_precision_of_their_own(tmp_path) -> None:
     """As where TF32 is switched off for them."""
-    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = convolutions.fp32_precision
     convolutions.fp32_precision = "ieee"
     try:
@@ -149,7 +147,7 @@ def test_convolutions_may_have_a_precision_of_their_own(tmp_path: Path) -> None:
         convolutions.fp32_precision = before
 
 
-def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> None:
+def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"before")
     for module, example, error, reason in (
@@ -167,7 +165,7 @@ def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_sharded_module_is_refused(tmp_path: Path) -> None:
+def test_a_sharded_module_is_refused(tmp_path) -> None:
     """As `fully_shard` leaves it: every parameter lies on a mesh of devices."""
     module = nn.Linear(3, 2)
     module.weight.device_mesh = object()
@@ -194,7 +192,7 @@ class Features(nn.Module):
         return out
 
 
-def test_what_needs_no_gradient_is_frozen_in_the_file(tmp_path: Path) -> None:
+def test_what_needs_no_gradient_is_frozen_in_the_file(tmp_path) -> None:
     torch.manual_seed(0)
     module, x = Features(), torch.rand(2, 6)
     settings = lipcert.Settings(loss="cross-entropy", input_box=(0.0, 1.0))
@@ -217,7 +215,7 @@ def test_what_needs_no_gradient_is_frozen_in_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("note", ["", "[", '{"body.weight": 1}', "[1]", "[" * 100_000])
-def test_a_note_of_another_form_freezes_nothing(tmp_path: Path, note: str) -> None:
+def test_a_note_of_another_form_freezes_nothing(tmp_path, note: str) -> None:
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 20]> g (float[N, 2] x) => (float[N, 2] y)'
         "<float[2, 2] w = {1, 2, 3, 4}> { y = MatMul(x, w) }"
@@ -250,7 +248,7 @@ class Encoder(nn.Module):
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
-def test_an_encoder_with_a_padding_mask(tmp_path: Path) -> None:
+def test_an_encoder_with_a_padding_mask(tmp_path) -> None:
     torch.manual_seed(0)
     module, x = Encoder(), torch.tensor([[3, 1, 4, 0, 0], [1, 5, 0, 0, 0]])
     assert torch.backends.mha.get_fastpath_enabled()
@@ -278,7 +276,7 @@ class Patches(nn.Module):
         return out
 
 
-def test_numbers_that_no_training_has_changed_yet_are_those_of_parameters(tmp_path: Path) -> None:
+def test_numbers_that_no_training_has_changed_yet_are_those_of_parameters(tmp_path) -> None:
     """Scales of 1 and shifts of 0 would hide a call that a file lacks: one of sizes alone does."""
     path = lipcert.export(Patches(), torch.rand(1, 1, 8, 8), tmp_path / "net.onnx")
     found = load_model(path).graph.parameters

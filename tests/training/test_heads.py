@@ -1,6 +1,5 @@
 """A network with a classifier and a regressor: from the module to an audited private run."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ class Examples(Dataset[Any]):
         return self.x[index], (self.classes[index], self.numbers[index])
 
 
-def private(model: Net, mechanism: TrainingMechanism, folder: Path | None = None) -> Private:
+def private(model: Net, mechanism: TrainingMechanism, folder=None) -> Private:
     model.aux.requires_grad_(False)
     return private_run(
         folder, mechanism, network=lambda: model, examples=Examples(), batch=12, delta=1e-3,
@@ -141,7 +140,7 @@ def test_losses_under_dropout_are_clipped_one_by_one() -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("mechanism", AUDITED)
-def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path: Path) -> None:
+def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path) -> None:
     torch.manual_seed(0)
     model, folder = Net(), tmp_path / "run"
     settings = lipcert.Settings(
@@ -170,7 +169,7 @@ def test_outputs_that_have_no_loss_are_refused_by_name() -> None:
         private(model, Clipless(radius=1.0, bias_norm=1.0, loss=Loss("class=nll"), **DOMAIN))
 
 
-def test_suggestions_speak_of_every_output(tmp_path: Path) -> None:
+def test_suggestions_speak_of_every_output(tmp_path) -> None:
     settings = lipcert.Settings(
         loss="cls=cross-entropy,reg=0.5*mse", label_norm=1.0, dataset_size=1000, batch_size=50,
         steps=100, sampling="poisson", delta=1e-4, **DOMAIN,

@@ -3,7 +3,6 @@
 from collections import OrderedDict, defaultdict, namedtuple
 from itertools import count
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -60,11 +59,11 @@ class Numbers(Dataset):
 
 
 def made(
-    loader: DataLoader[Any],
+    loader,
     batch: int = 2,
     budget: Spent | None = None,
     sampling: Sampling = Sampling.POISSON,
-    **given: Any,
+    **given,
 ) -> PrivateLoader:
     spent = budget or Spent(9)
     planned = plan(sampling, len(loader.dataset), batch)
@@ -100,7 +99,7 @@ def test_a_batch_for_every_release_empty_ones_too(workers: int) -> None:
 def test_collate_is_never_asked_for_nothing() -> None:
     asked: list[int] = []
 
-    def collate(items: list[Any]) -> Any:
+    def collate(items):
         asked.append(len(items))
         return default_collate(items)
 
@@ -169,7 +168,7 @@ def test_a_failure_loses_no_draw(workers: int) -> None:
 
 
 def test_the_rest_of_the_loader_is_taken_over() -> None:
-    def collate(items: list[Any]) -> Any:
+    def collate(items):
         return torch.tensor([[y, get_worker_info().seed % 2] for _, y in items])  # in workers only
 
     class Here(Numbers):
@@ -197,7 +196,7 @@ def test_the_rest_of_the_loader_is_taken_over() -> None:
 
 def test_what_is_refused() -> None:
     class Endless(IterableDataset):
-        def __iter__(self) -> Any:
+        def __iter__(self):
             return iter(())
 
     data = Numbers(12)
@@ -220,7 +219,7 @@ def test_what_is_refused() -> None:
         PrivateLoader(DataLoader(data, 3), sampler, Spent(9, 4))
 
 
-def items(rows: int) -> Any:
+def items(rows: int):
     """A structure of that many examples."""
     return {
         "pair": Pair(torch.zeros(rows, 3, dtype=torch.float16), [torch.ones(rows)]),
@@ -262,7 +261,7 @@ def test_an_empty_structure_has_the_form_of_the_others() -> None:
         (lambda found: {"x": object()}, "a object cannot be cut"),
     ],
 )
-def test_a_structure_that_is_not_understood_is_refused(collate: Any, words: str) -> None:
+def test_a_structure_that_is_not_understood_is_refused(collate, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         empty_batch([0], collate)
     loader = DataLoader(Numbers(12), batch_size=3, collate_fn=collate)

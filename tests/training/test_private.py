@@ -3,7 +3,6 @@
 import json
 import math
 import warnings
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from lipcert.training import (
     FixedWeightNorm,
     GradientClipping,
     Loss,
-    TrainingMechanism,
     WeightClipping,
 )
 from lipcert.training.assembly import SeedWarning
@@ -35,7 +33,7 @@ from lipcert.training.intake import UntrainedWarning
 from lipcert.training.release import NoiseSource
 from tests.training.runs import BATCH, STEPS, Small, clipless, data, private_run, train
 
-MECHANISMS: dict[str, TrainingMechanism] = {
+MECHANISMS = {
     "clipless": clipless(),
     "clipless, loss clip": clipless(loss_clip=0.3),
     "weight-clipping": WeightClipping(radius=2.0, bias_norm=1.0, input_norm=1.0),
@@ -328,7 +326,7 @@ def test_a_frozen_parameter_in_the_optimizer_is_refused() -> None:
 
 
 def test_what_the_optimizer_does_not_have_is_told() -> None:
-    def head_alone(parameters: Iterable[nn.Parameter], lr: float) -> Optimizer:
+    def head_alone(parameters, lr: float) -> Optimizer:
         return SGD(list(parameters)[-2:], lr=lr)
 
     with pytest.warns(UntrainedWarning, match=r"does not have hidden\.weight, hidden\.bias"):

@@ -4,7 +4,6 @@ import copy
 import io
 import pickle
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,26 +11,25 @@ import torch
 from torch.utils.data import DataLoader
 
 from lipcert.errors import UsageError
-from lipcert.training import Private
 from lipcert.training.loader import PrivateLoader, Sampler
 from tests.commands import in_child
 from tests.training.runs import BATCH, data, private_run, train
 
 
-def stepped(private: Private) -> object:
+def stepped(private) -> object:
     """One release, and the weights that it leaves."""
     train(private)
     return private.model.head.bias.tolist()
 
 
-def midway(private: Private) -> None:
+def midway(private) -> None:
     x, y = next(iter(private.loader))
     private.criterion(private.model(x), y).backward()
 
 
 @pytest.mark.usefixtures("uncertified")
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_forked_process_releases_nothing(tmp_path: Path, on_disk: bool) -> None:
+def test_a_forked_process_releases_nothing(tmp_path, on_disk: bool) -> None:
     private = private_run(tmp_path / "run" if on_disk else None, seed=None)
     assert "from which it was forked" in in_child(lambda: stepped(private))
     midway(private)
@@ -66,7 +64,7 @@ def test_a_run_made_in_a_forked_process_is_its_own() -> None:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_forked_workers_load(tmp_path: Path) -> None:
+def test_forked_workers_load(tmp_path) -> None:
     """They hold a copy of the run, and never ask it for anything."""
     private = private_run(tmp_path / "run", seed=None, steps=2, workers=1)
     train(private)

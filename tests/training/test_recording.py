@@ -1,7 +1,5 @@
 """What a private run leaves: its trace, audited with the data; the weights of its last release."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -29,26 +27,26 @@ from tests.training.runs import (
 )
 
 
-def audited(run: Path, data: object) -> AuditReport:
+def audited(run, data: object) -> AuditReport:
     return audit(run / "model.lipcert.json", trace=str(run / "trace"), data=data)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("private") / "run"
     with private_run(folder, record_data=False) as private:
         train(private)
     return folder
 
 
-def test_the_data_are_not_in_the_trace(run: Path) -> None:
+def test_the_data_are_not_in_the_trace(run) -> None:
     steps = list(read_trace(run / "trace").steps())
     batches = [batch for step in steps for batch in step.batches if batch.examples]
     assert batches
     assert all(batch.tensors is None and batch.name is not None for batch in batches)
 
 
-def test_it_is_audited_with_the_data_set(run: Path, tmp_path: Path) -> None:
+def test_it_is_audited_with_the_data_set(run, tmp_path) -> None:
     """Of norm 1 up to rounding, so that examples were drawn into the ball on their way."""
     x, y = (tensor.numpy() for tensor in data().tensors)
     np.savez(tmp_path / "data.npz", x=x, y=y)
@@ -61,9 +59,7 @@ def test_it_is_audited_with_the_data_set(run: Path, tmp_path: Path) -> None:
     assert {"contribution", "agreement"} <= {check.name for check in report.checks}
 
 
-def test_other_data_are_replayed_at_every_recorded_set_of_weights(
-    run: Path, tmp_path: Path
-) -> None:
+def test_other_data_are_replayed_at_every_recorded_set_of_weights(run, tmp_path) -> None:
     x, y = (tensor.numpy() for tensor in data(seed=5).tensors)
     np.savez(tmp_path / "test.npz", x=x, y=y)
     report = audited(run, tmp_path / "test.npz")
@@ -86,7 +82,7 @@ class Faint(nn.Linear):
         return logits + super().forward(x)
 
 
-def test_what_rounding_leaves_of_a_gradient_of_0_is_not_released(tmp_path: Path) -> None:
+def test_what_rounding_leaves_of_a_gradient_of_0_is_not_released(tmp_path) -> None:
     examples = TensorDataset(torch.ones(EXAMPLES, FEATURES), data().tensors[1])
     (weight,) = torch.autograd.grad((net := Faint())(examples.tensors[0]).sum(), net.faint.weight)
     assert weight.any()
@@ -145,7 +141,7 @@ def test_a_change_before_the_first_step_is_no_release() -> None:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_the_trace_of_changed_weights_does_not_end(tmp_path: Path) -> None:
+def test_the_trace_of_changed_weights_does_not_end(tmp_path) -> None:
     for name, change in (("kept", ""), ("changed", IN_PLACE)):
         private = private_run(tmp_path / name, steps=1)
         train(private)
@@ -189,9 +185,7 @@ def test_an_error_in_the_body_is_the_one_that_is_told() -> None:
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_closing_hides_no_error_of_the_body(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_hides_no_error_of_the_body(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = private_run(tmp_path)
     monkeypatch.setattr(type(private.release.recorder), "__exit__", lambda *unused: 1 / 0.0)
     error = KeyError("of the body")
@@ -200,9 +194,7 @@ def test_closing_hides_no_error_of_the_body(
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_no_end_is_claimed_where_comparing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_end_is_claimed_where_comparing_fails(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = private_run(tmp_path, steps=1)
     train(private)
     monkeypatch.setattr(KeptNumbers, "require_released", lambda *unused: 1 / 0.0)

@@ -1,9 +1,5 @@
 """A copy in which nothing mixes examples: what is replaced, what is told, what stays."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,13 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from lipcert.errors import NoVerdictError, UnsupportedModelError, UsageError
-from lipcert.training import (
-    BackpropClipping,
-    GradientClipping,
-    TrainingMechanism,
-    WeightClipping,
-    make_trainable,
-)
+from lipcert.training import BackpropClipping, GradientClipping, WeightClipping, make_trainable
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.modes import refused_parts
 from tests.training.runs import CLASSES, clipless, private_run, train
@@ -59,7 +49,7 @@ class CausalSelfAttention(nn.Module):
 
 
 def test_layers_that_are_left_out_at_random_stay() -> None:
-    part: Any = type("StochasticDepth", (nn.Identity,), {})()  # as that of torchvision
+    part = type("StochasticDepth", (nn.Identity,), {})()  # as that of torchvision
     part.p = 0.5
     assert make_trainable(part, CLIP).module.p == 0.0
 
@@ -76,7 +66,7 @@ def test_attention_of_somebodys_own_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize("mechanism", [None, clipless(), HELD, CLIP, BACKPROP], ids=str)
-def test_nothing_is_left_that_would_be_refused(mechanism: TrainingMechanism | None) -> None:
+def test_nothing_is_left_that_would_be_refused(mechanism) -> None:
     given_ = Nested()
     before = repr(given_), {name: id(part) for name, part in given_.named_modules()}
     assert list(refused_parts(given_, masks=mechanism is CLIP))
@@ -127,7 +117,7 @@ def test_every_change_is_told() -> None:
         nn.utils.parametrizations.spectral_norm,
     ],
 )
-def test_weights_that_are_computed_become_plain_ones(computed: Callable[..., nn.Module]) -> None:
+def test_weights_that_are_computed_become_plain_ones(computed) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(computed(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, CLASSES))
     x = torch.rand(5, 6)
@@ -244,7 +234,7 @@ def test_what_a_norm_does_besides_is_kept() -> None:
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor=0), "norm-floor"),
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor="1"), "norm-floor"),
 ])  # fmt: skip
-def test_what_is_refused(call: Callable[[], Any], words: str) -> None:
+def test_what_is_refused(call, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         call()
 
@@ -273,7 +263,7 @@ class Usual(nn.Sequential):
     clipless(), HELD, BACKPROP, GradientClipping(clip_norm=0.5),
 ], ids=["clipless", "weight-clipping", "backprop", "gradient"])  # fmt: skip
 @pytest.mark.usefixtures("uncertified")
-def test_what_the_refusal_names_is_what_trains(mechanism: Any, tmp_path: Path) -> None:
+def test_what_the_refusal_names_is_what_trains(mechanism, tmp_path) -> None:
     with pytest.raises(UsageError, match=r"make_trainable\(module, mechanism\)"):
         private_run(tmp_path / "run", mechanism, network=Usual)
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -68,9 +67,7 @@ def statistics(module: nn.Module) -> dict[str, Tensor]:
     return {name: item.clone() for name, item in module.named_buffers()}
 
 
-def run_of(
-    folder: Path | None, name: str, network: Callable[[], nn.Module] = pretrained
-) -> training.Private:
+def run_of(folder, name: str, network: Callable[[], nn.Module] = pretrained) -> training.Private:
     return private_run(
         folder, MECHANISMS[name], network=network, optimizer=trained_alone, examples=images()
     )
@@ -82,7 +79,7 @@ def trained_alone(parameters: list[nn.Parameter], lr: float) -> Optimizer:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_a_loop_that_calls_train_leaves_features_at_rest(name: str, tmp_path: Path) -> None:
+def test_a_loop_that_calls_train_leaves_features_at_rest(name: str, tmp_path) -> None:
     with run_of(tmp_path / "run", name) as private:
         before = copy.deepcopy(private.model.features.state_dict())
         for x, y in private.loader:

@@ -4,7 +4,6 @@ import copy
 import io
 import warnings
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import torch
@@ -73,7 +72,7 @@ class Positioned(nn.Module):
         return logits
 
 
-def test_sums_of_what_is_learnt_train(tmp_path: Path) -> None:
+def test_sums_of_what_is_learnt_train(tmp_path) -> None:
     with private_run(tmp_path / "run", GradientClipping(), network=Positioned) as private:
         assert private.network.graph.computed == []
         train(private)
@@ -96,7 +95,7 @@ class Configurable(Small):
 
 @pytest.mark.parametrize("change", ["model.scale = 2.0", "model.head = nn.Identity()", ""])
 def test_a_module_that_is_another_network_is_told_when_it_is_exported_and_at_the_end(
-    change: str, tmp_path: Path
+    change: str, tmp_path
 ) -> None:
     """Its own pass is left out of the last steps."""
     private = private_run(network=Configurable, record_every=None)
@@ -207,7 +206,7 @@ def test_a_part_that_is_evaluated_again_backwards(mechanism: TrainingMechanism) 
 
 
 @pytest.mark.usefixtures("uncertified")
-def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path: Path) -> None:
+def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path) -> None:
     with private_run(tmp_path, network=Remembering) as private:
         train(private)
     batches = [item.batches for item in read_trace(tmp_path / "trace").steps(0)]

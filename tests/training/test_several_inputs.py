@@ -1,8 +1,5 @@
 """Private runs of modules with several inputs: each is held to its own domain, and audited."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -87,7 +84,7 @@ class Texts(Pairs):
         return (self.ids[i], (torch.arange(5) <= i % 5).long()), self.labels[i]
 
 
-WHOLE: dict[str, tuple[Callable[[], nn.Module], Pairs, dict[str, object]]] = {
+WHOLE = {
     "words and a mask": (Masked, Texts(), {}),
     "with dropout": (lambda: Masked(0.3), Texts(), {}),
     "words and numbers, with dropout": (Dropped, Pairs(), {"input_norm": {"numbers": 2.0}}),
@@ -96,7 +93,7 @@ WHOLE: dict[str, tuple[Callable[[], nn.Module], Pairs, dict[str, object]]] = {
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", WHOLE)
-def test_whole_numbers_are_read_as_such(kind: str, tmp_path: Path) -> None:
+def test_whole_numbers_are_read_as_such(kind: str, tmp_path) -> None:
     """With dropout, which needs the module itself, its inputs have the types of the batch."""
     folder, (network, examples, domain) = tmp_path / "run", WHOLE[kind]
     mechanism = GradientClipping(clip_norm=0.5, loss=Loss("cross-entropy"), **domain)  # type: ignore[arg-type]
@@ -108,7 +105,7 @@ def test_whole_numbers_are_read_as_such(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MECHANISMS)
-def test_a_run_is_certified_and_passes_its_audit(kind: str, tmp_path: Path) -> None:
+def test_a_run_is_certified_and_passes_its_audit(kind: str, tmp_path) -> None:
     folder = tmp_path / "run"
     read: list[tuple[Tensor, ...]] = []
     with private_run(folder, MECHANISMS[kind], network=Two, examples=Pairs()) as private:
@@ -122,13 +119,13 @@ def test_a_run_is_certified_and_passes_its_audit(kind: str, tmp_path: Path) -> N
     audited(folder)
 
 
-def test_an_input_outside_of_its_own_domain_is_refused(tmp_path: Path) -> None:
+def test_an_input_outside_of_its_own_domain_is_refused(tmp_path) -> None:
     """Longer than 2, although shorter than what all inputs together may be."""
     with pytest.raises(NoVerdictError, match="in its input 'numbers' has the norm"):
         private_run(tmp_path / "run", MECHANISMS["clipless"], network=Two, examples=Pairs(2.1))
 
 
-def test_all_inputs_are_given(tmp_path: Path) -> None:
+def test_all_inputs_are_given(tmp_path) -> None:
     with private_run(
         tmp_path / "run", MECHANISMS["clipless"], network=Two, examples=Pairs()
     ) as run:

@@ -1,7 +1,6 @@
 """A causal language model with a tied head: from the module to an audited private run."""
 
 import math
-from pathlib import Path
 
 import onnx
 import pytest
@@ -109,7 +108,7 @@ def examples(count: int = 40) -> tuple[Tensor, Tensor]:
     return ids, following
 
 
-def private(model: nn.Module, mechanism: TrainingMechanism, folder: Path | None = None) -> Private:
+def private(model: nn.Module, mechanism: TrainingMechanism, folder=None) -> Private:
     return private_run(
         folder, mechanism, network=lambda: model, examples=TensorDataset(*examples()), batch=10,
         delta=1e-3, steps=3, dataset_size=40,
@@ -118,7 +117,7 @@ def private(model: nn.Module, mechanism: TrainingMechanism, folder: Path | None 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path: Path) -> None:
+def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path) -> None:
     torch.manual_seed(0)
     model, folder = Model(blocks=1), tmp_path / "run"
     own, expected = MECHANISMS[mechanism]
@@ -179,7 +178,7 @@ def test_no_gradient_of_an_example_exceeds_its_bound(mask: str) -> None:
                 assert float(gradient.norm()) <= bounds[name] * (1.0 + 1e-5), name
 
 
-def test_a_tied_table_has_one_name_in_files_and_in_modules(tmp_path: Path) -> None:
+def test_a_tied_table_has_one_name_in_files_and_in_modules(tmp_path) -> None:
     path = lipcert.export(Encoder(), examples()[0][:1], tmp_path / "net.onnx")
     stored = {item.name for item in onnx.load(path).graph.initializer}
     assert "embed.weight" in stored
@@ -189,7 +188,7 @@ def test_a_tied_table_has_one_name_in_files_and_in_modules(tmp_path: Path) -> No
     assert not any(item.folded for item in graph.parameters.values())
 
 
-def test_a_tied_table_counts_both_of_its_uses(tmp_path: Path) -> None:
+def test_a_tied_table_counts_both_of_its_uses(tmp_path) -> None:
     """Of every exporter: it holds the table once, or a turned copy beside it."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(6, 4), nn.Linear(4, 6, bias=False))

@@ -3,17 +3,13 @@
 import multiprocessing
 import pickle
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lipcert.training import Private, TrainingMechanism
 from tests.training.runs import (
     Small,
     private_run,
@@ -30,7 +26,7 @@ class Ended:
     error: str = ""
 
 
-def ranked(life: Callable[[int], Any], ranks: int, folder: Path) -> list[Ended | None]:
+def ranked(life, ranks: int, folder) -> list[Ended | None]:
     """The ends of all ranks; None for one that left no word."""
     folder.mkdir(exist_ok=True)
     store = folder / "store"
@@ -48,7 +44,7 @@ def ranked(life: Callable[[int], Any], ranks: int, folder: Path) -> list[Ended |
     return [_word(folder / f"ended-{rank}") for rank in range(ranks)]
 
 
-def _live(life: Callable[[int], Any], rank: int, ranks: int, folder: Path) -> None:
+def _live(life, rank: int, ranks: int, folder) -> None:
     warnings.simplefilter("ignore")
     path = folder / f"ended-{rank}"
     path.unlink(missing_ok=True)
@@ -66,17 +62,15 @@ def _live(life: Callable[[int], Any], rank: int, ranks: int, folder: Path) -> No
     path.write_bytes(pickle.dumps(ended))
 
 
-def _word(path: Path) -> Ended | None:
+def _word(path) -> Ended | None:
     return pickle.loads(path.read_bytes()) if path.exists() else None
 
 
-def wrapped() -> nn.Module:
+def wrapped():
     """As users of DistributedDataParallel have it."""
     return DistributedDataParallel(Small())
 
 
-def rank_run(
-    folder: Path | None = None, mechanism: TrainingMechanism | None = None, **changes: Any
-) -> Private:
+def rank_run(folder=None, mechanism=None, **changes: Any):
     """This rank's part of a small run."""
     return private_run(folder, mechanism, **({"seed": None, "patience": PATIENCE} | changes))

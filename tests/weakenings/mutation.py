@@ -13,15 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import CodeType, FunctionType
-from typing import Any, Final
 
 import pytest
 from hypothesis import Phase, settings
 
 __all__ = ["Kill", "Mutation", "by", "by_seeds", "killed_by", "mutated"]
 
-CORE: Final = "lipcert.core"
-_UP_TO_THE_FIRST_FAILURE: Final = settings(
+CORE = "lipcert.core"
+_UP_TO_THE_FIRST_FAILURE = settings(
     settings.get_profile("nightly"), phases=(Phase.explicit, Phase.generate), derandomize=True
 )
 
@@ -58,7 +57,7 @@ class Kill:
         return None
 
 
-def _run(test: Any, arguments: tuple[object, ...]) -> None:
+def _run(test, arguments: tuple[object, ...]) -> None:
     """Tests of drawn examples draw those of a nightly run, the same each time, up to the first
     failure."""
     if not hasattr(test, "hypothesis"):
@@ -129,7 +128,7 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 def found(rule: str) -> FunctionType:
     """The function of a rule, out of what wraps it."""
     module, _, path = rule.partition(":")
-    held: Any = import_module(f"{CORE}.{module}")
+    held = import_module(f"{CORE}.{module}")
     for name in path.split("."):
         held = vars(held)[name]
     for wrapper in ("fget", "__func__", "func"):

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -178,7 +177,7 @@ def inputs_of_two_norms() -> None:
 def a_group_of_two() -> None:
     """Gradients of norms 3 and 4 have norm 5 together."""
     names = ("a", "b")
-    certificate: Any = SimpleNamespace(
+    certificate = SimpleNamespace(
         parameters=[SimpleNamespace(name=name, tensor=name) for name in names],
         groups=[GroupClaim("g", names, 2, 0.0, 0.0, 0.0)],
         scope=SimpleNamespace(kind="point"),

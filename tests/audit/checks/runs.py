@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -20,8 +19,6 @@ from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.audit.trace.records import Step
-from lipcert.gradient_stats.examples import Readable
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
@@ -132,7 +129,7 @@ def examples(random: np.random.Generator) -> tuple[Tensor, Tensor]:
     return data, torch.from_numpy(random.integers(0, SIZES[2], EXAMPLES))
 
 
-def recorded(folder: Path, plan: Plan) -> tuple[Claims, Trace]:
+def recorded(folder, plan: Plan) -> tuple[Claims, Trace]:
     """Train and record the small network."""
     random = np.random.default_rng(7)
     torch.manual_seed(7)
@@ -165,7 +162,7 @@ def recorded(folder: Path, plan: Plan) -> tuple[Claims, Trace]:
     return claims, read_trace(folder)
 
 
-def audited(folder: Path, plan: Plan = Plan(), **changes: object) -> Checked:
+def audited(folder, plan: Plan = Plan(), **changes: object) -> Checked:
     plan = replace(plan, **changes)
     return check_recorded_run(*recorded(folder, plan))
 
@@ -181,7 +178,7 @@ def only(checked: Checked, name: str) -> CheckReport:
     return report
 
 
-def check_applied(steps: list[Step], network: nn.Module, x: Tensor, y: Tensor) -> None:
+def check_applied(steps, network: nn.Module, x: Tensor, y: Tensor) -> None:
     """Applied is the gradient of the recorded examples at the recorded weights, of which the first
     steps have each once."""
     for step in steps:
@@ -200,7 +197,7 @@ def check_applied(steps: list[Step], network: nn.Module, x: Tensor, y: Tensor) -
 
 
 def recorded_of(
-    trace: Trace, graph: Graph, data: Readable | None = None, held: Any = MappingProxyType({})
+    trace: Trace, graph: Graph, data=None, held: Any = MappingProxyType({})
 ) -> RecordedRun:
     """A run about which nothing is claimed, of a file that holds these tensors."""
     reading = SimpleNamespace(model=SimpleNamespace(initializers=held))

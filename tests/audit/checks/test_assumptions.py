@@ -1,7 +1,6 @@
 """Constraints of weights: certified on both ends, and what rounding of a projection explains."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -106,5 +105,5 @@ def test_a_graph_at_other_weights() -> None:
 )
 def test_a_projection_may_be_off_by_roundings_of_the_stored_type(dtype: str, bits: int) -> None:
     arithmetic = Arithmetic("cpu", dtype, None, False, False, True)
-    run: Any = SimpleNamespace(steps=[SimpleNamespace(arithmetic=arithmetic)])
+    run = SimpleNamespace(steps=[SimpleNamespace(arithmetic=arithmetic)])
     assert stored_unit(run) == 2.0**-bits

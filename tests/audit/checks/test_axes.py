@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,12 +17,7 @@ def noises(random: Random, step: int) -> list[np.ndarray]:
     return [random.standard_normal(shape) for shape in SHAPES]
 
 
-def told_of(
-    drawn: Callable[[Random, int], list[np.ndarray]],
-    seed: int = 0,
-    steps: int = 20,
-    moved: float = 0.0,
-) -> list[ChanceTest]:
+def told_of(drawn, seed: int = 0, steps: int = 20, moved: float = 0.0) -> list[ChanceTest]:
     random, axes = np.random.default_rng(seed), Axes()
     for step in range(steps):
         axes.take((z, np.full(z.shape, moved)) for z in drawn(random, step))
@@ -51,7 +45,7 @@ def test_as_many_tests_as_the_shapes_have_axes() -> None:
     assert len(told_of(noises)) == len(told_of(noises, steps=1))
 
 
-def changed(place: int, change: Callable[..., np.ndarray]) -> Callable[..., list[np.ndarray]]:
+def changed(place: int, change):
     def drawn(random: Random, step: int) -> list[np.ndarray]:
         found = noises(random, step)
         found[place] = change(found, random)
@@ -61,7 +55,7 @@ def changed(place: int, change: Callable[..., np.ndarray]) -> Callable[..., list
 
 
 BASIS = np.linalg.qr(np.random.default_rng(9).standard_normal((12, 12)))[0][:, :9]
-FAULTS: dict[str, tuple[Callable[..., list[np.ndarray]], str]] = {
+FAULTS = {
     "rows in a subspace": (
         changed(0, lambda found, _: found[0] @ BASIS @ BASIS.T * math.sqrt(12 / 9)),
         "axes of (24|12) entries",

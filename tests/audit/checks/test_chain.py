@@ -2,10 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +14,6 @@ from torch import nn
 import lipcert
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.checks.chain import _stepped, chain, is_projection, updates_of
-from lipcert.audit.checks.run_check import Checked
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.blobs import Blob, BlobStore, stored
@@ -28,7 +25,7 @@ from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, rec
 
 pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS = {
     "momentum": partial(SGD, lr=0.2, momentum=0.9, dampening=0.1, weight_decay=0.01),
     "nesterov": partial(SGD, lr=0.2, momentum=0.9, nesterov=True, foreach=True),
     "adam": partial(ADAM, lr=0.02, betas=(0.8, 0.99)),
@@ -47,14 +44,14 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def followed(folder: Path, **changes: object) -> Checked:
+def followed(folder, **changes: object):
     """The check alone."""
     return chain(RecordedRun(*recorded(folder, Plan(**changes))))
 
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_update_of_an_optimizer_is_done_again(name: str, tmp_path: Path) -> None:
+def test_the_update_of_an_optimizer_is_done_again(name: str, tmp_path) -> None:
     found = followed(tmp_path / "t", optimizer=OPTIMIZERS[name], detail=1, steps=6)
     (report,) = found.reports
     assert (report.verdict, found.not_done) == (Verdict.PASS, ())
@@ -77,7 +74,7 @@ def test_the_update_of_a_single_number_is_done_again(name: str) -> None:
     assert found["t"] == pytest.approx(weight.item(), rel=1e-6)
 
 
-def test_the_whole_run_of_an_optimizer_passes_all_checks(tmp_path: Path) -> None:
+def test_the_whole_run_of_an_optimizer_passes_all_checks(tmp_path) -> None:
     assert bad(audited(tmp_path / "t", optimizer=OPTIMIZERS["adam"])) == set()
 
 
@@ -88,7 +85,7 @@ def trained_further(network: Network) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_run_resumes_from_weights_that_it_had(is_known: bool, tmp_path: Path) -> None:
+def test_a_run_resumes_from_weights_that_it_had(is_known: bool, tmp_path) -> None:
     recorded(tmp_path / "t", Plan(detail=1, steps=3))
     start = {} if is_known else {"changed": trained_further}
     (report,) = followed(tmp_path / "t", detail=1, steps=3, **start).reports
@@ -114,7 +111,7 @@ class Sign(torch.optim.Optimizer):
     [(Sign, "Sign is not an optimizer of"), (torch.optim.Adafactor, "are not numbers (eps)")],
 )
 def test_an_optimizer_whose_steps_cannot_be_repeated_is_no_pass(
-    optimizer: Callable[..., torch.optim.Optimizer], says: str, tmp_path: Path
+    optimizer, says: str, tmp_path
 ) -> None:
     found = followed(tmp_path / "t", optimizer=optimizer, detail=1)
     (report,) = found.reports
@@ -150,9 +147,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("detail", [1, 2], ids=["every step", "every second step"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_changes_weights_between_steps_is_found(
-    name: str, detail: int, tmp_path: Path
-) -> None:
+def test_what_changes_weights_between_steps_is_found(name: str, detail: int, tmp_path) -> None:
     found = followed(tmp_path / "t", after_projection=FAULTS[name], detail=detail)
     assert {(report.code, report.verdict) for report in found.reports} == {
         ("LC321", Verdict.VIOLATION)
@@ -175,26 +170,26 @@ class Unnoised(torch.optim.SGD):
 Unnoised.__module__, Unnoised.__qualname__ = SGD.__module__, SGD.__qualname__
 
 
-def test_a_step_that_does_more_than_its_optimizer_is_found(tmp_path: Path) -> None:
+def test_a_step_that_does_more_than_its_optimizer_is_found(tmp_path) -> None:
     found = followed(tmp_path / "t", optimizer=partial(Unnoised, lr=0.2), detail=3)
     assert {report.verdict for report in found.reports} == {Verdict.VIOLATION}
     assert "from what torch.optim.sgd.SGD computes from its gradient" in found.reports[0].message
 
 
-def begun(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+def begun(parameters) -> torch.optim.Optimizer:
     made = torch.optim.Adagrad(parameters, 0.1)
     for state in made.state.values():
         state["sum"].view(-1)[0] += 0.01
     return made
 
 
-def test_a_state_that_is_not_new_is_no_pass(tmp_path: Path) -> None:
+def test_a_state_that_is_not_new_is_no_pass(tmp_path) -> None:
     found = followed(tmp_path / "t", optimizer=begun, detail=1)
     assert {report.verdict for report in found.reports} == {Verdict.INCONCLUSIVE}
     assert "after steps that are not recorded" in found.reports[0].message
 
 
-def test_weights_of_an_earlier_step_come_back_for_a_reason(tmp_path: Path) -> None:
+def test_weights_of_an_earlier_step_come_back_for_a_reason(tmp_path) -> None:
     """They were released before, but a private loss may have chosen them."""
     kept: dict[str, torch.Tensor] = {}
 
@@ -209,7 +204,7 @@ def test_weights_of_an_earlier_step_come_back_for_a_reason(tmp_path: Path) -> No
     assert "step 8 starts from weights of an earlier step" in report.message
 
 
-def test_gaps_are_stated_with_their_length(tmp_path: Path) -> None:
+def test_gaps_are_stated_with_their_length(tmp_path) -> None:
     plan = {"detail": [0, 1, 7], "every": 12, "after_projection": partial(moved, at=4)}
     (report,) = followed(tmp_path / "t", **plan).reports
     assert report.verdict is Verdict.PASS
@@ -219,7 +214,7 @@ def test_gaps_are_stated_with_their_length(tmp_path: Path) -> None:
     )
 
 
-def test_the_step_after_a_detailed_one_records_where_it_starts(tmp_path: Path) -> None:
+def test_the_step_after_a_detailed_one_records_where_it_starts(tmp_path) -> None:
     _, trace = recorded(tmp_path / "t", Plan(detail=[2, 5], every=6))
     starts = [step.number for step in trace.steps() if step.weights_start is not None]
     assert starts == [3]  # step 6 records weights_before
@@ -244,7 +239,7 @@ class Frozen(nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
-def frozen_run(folder: Path, change: Callable[[Frozen, int], None], inside: bool) -> Checked:
+def frozen_run(folder, change, inside: bool):
     model = Frozen()
     optimizer = SGD(model.last.parameters(), lr=0.1)
     with lipcert.Recorder(folder, model, optimizer, every=1) as recorder:
@@ -268,7 +263,7 @@ def thawed(model: Frozen, step: int) -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["between", "within"])
-def test_frozen_parameters_stay(inside: bool, tmp_path: Path) -> None:
+def test_frozen_parameters_stay(inside: bool, tmp_path) -> None:
     right = frozen_run(tmp_path / "r", lambda _model, _step: None, inside)
     assert [report.verdict for report in right.reports] == [Verdict.PASS]
     (report,) = frozen_run(tmp_path / "t", thawed, inside).reports
@@ -280,14 +275,12 @@ def test_frozen_parameters_stay(inside: bool, tmp_path: Path) -> None:
     ("name", "said"),
     [("seen", ("LC321", Verdict.INCONCLUSIVE)), ("running_mean", ("LC316", Verdict.VIOLATION))],
 )
-def test_a_buffer_that_changes_is_no_pass(
-    name: str, said: tuple[str, Verdict], tmp_path: Path
-) -> None:
+def test_a_buffer_that_changes_is_no_pass(name: str, said: tuple[str, Verdict], tmp_path) -> None:
     found = frozen_run(tmp_path / "t", lambda model, k: model.get_buffer(name).add_(k), False)
     assert {(report.code, report.verdict) for report in found.reports} == {said}
 
 
-def test_a_trace_without_optimizer_says_what_it_cannot_show(tmp_path: Path) -> None:
+def test_a_trace_without_optimizer_says_what_it_cannot_show(tmp_path) -> None:
     """As older recorders wrote it: the lines are chained anew without the new members."""
     claims, trace = recorded(tmp_path / "t", Plan(detail=3))
     older(tmp_path / "t")
@@ -298,7 +291,7 @@ def test_a_trace_without_optimizer_says_what_it_cannot_show(tmp_path: Path) -> N
     assert trace.digest == read_trace(tmp_path / "t").digest
 
 
-def older(folder: Path) -> None:
+def older(folder) -> None:
     path, head = folder / "steps-0.jsonl", read_trace(folder).digest
     lines = []
     for line in path.read_bytes().splitlines():
@@ -310,7 +303,7 @@ def older(folder: Path) -> None:
     path.write_bytes(b"".join(lines))
 
 
-def test_a_redacted_trace_keeps_what_weights_show(tmp_path: Path) -> None:
+def test_a_redacted_trace_keeps_what_weights_show(tmp_path) -> None:
     claims, _ = recorded(tmp_path / "t", Plan(detail=1, after_projection=moved))
     redact(tmp_path / "t", tmp_path / "r", keep_weights=True)
     found = check_recorded_run(claims, read_trace(tmp_path / "r"))
@@ -321,7 +314,7 @@ def test_a_redacted_trace_keeps_what_weights_show(tmp_path: Path) -> None:
     }
 
 
-def test_state_that_does_not_fit_is_no_crash(tmp_path: Path) -> None:
+def test_state_that_does_not_fit_is_no_crash(tmp_path) -> None:
     _, trace = recorded(tmp_path / "t", Plan(detail=3, steps=3, optimizer=OPTIMIZERS["adam"]))
     step = next(iter(trace.steps()))
     wrong = replace(step.optimizer, state=step.weights_before)
@@ -337,7 +330,7 @@ def test_state_that_does_not_fit_is_no_crash(tmp_path: Path) -> None:
     [(("applied",), "LC321"), (("noised",), "LC314"), (("noised", "applied"), "LC321")],
 )
 def test_gradients_in_half_precision_are_no_pass(
-    which: tuple[str, ...], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    which: tuple[str, ...], code: str, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounding to eight bits could hide what was added."""
     claims, trace = recorded(tmp_path / "t", Plan(detail=1, steps=3))

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ RIDGE = TRUTH / (1.0 + DECAY)
 
 
 def audited(
-    folder: Path, weight: float, count: int = COUNT, left_out: int = 0, room: float = 0.0
+    folder, weight: float, count: int = COUNT, left_out: int = 0, room: float = 0.0
 ) -> Checked:
     """One recorded step of y = 3.8·x, |x| = 1, whose gradients are added up apart from the decay.
 
@@ -79,7 +78,7 @@ def agreement(checked: Checked) -> CheckReport:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("off", [0.0, 1e-9, 1e-8, 1e-7, 3e-6, 1e-4, 0.02, 0.5])
 def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
-    off: float, tmp_path: Path
+    off: float, tmp_path
 ) -> None:
     report = agreement(audited(tmp_path / "t", RIDGE + off))
     assert (report.verdict, report.where) == (Verdict.PASS, "step 0")
@@ -88,7 +87,7 @@ def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("off", [0.02, 0.5])
-def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path: Path) -> None:
+def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path) -> None:
     report = agreement(audited(tmp_path / "t", RIDGE + off, left_out=COUNT // 10))
     assert report.verdict is not Verdict.PASS
 
@@ -96,7 +95,7 @@ def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path:
 @pytest.mark.parametrize(("room", "is_right"), [(0.0, True), (2.0**-20, True), (1e-3, False)])
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_clip_may_leave_room_for_its_rounding(
-    room: float, is_right: bool, count: int, tmp_path: Path
+    room: float, is_right: bool, count: int, tmp_path
 ) -> None:
     report = agreement(audited(tmp_path / "t", RIDGE + 5.0, count=count, room=room))
     assert (report.verdict is Verdict.PASS) is is_right
@@ -105,7 +104,7 @@ def test_a_clip_may_leave_room_for_its_rounding(
 @pytest.mark.parametrize("count", [4, 64])
 @pytest.mark.parametrize("weight", [1e2, 1e4, 1e6])
 def test_one_example_that_is_left_out_shows_next_to_a_long_decay(
-    weight: float, count: int, tmp_path: Path
+    weight: float, count: int, tmp_path
 ) -> None:
     """λθ is thousands of radii long, and what the clip leaves of it one."""
     for left_out, is_right in ((0, True), (1, False)):
@@ -121,11 +120,7 @@ def test_one_example_that_is_left_out_shows_next_to_a_long_decay(
     ("left_out", "verdict"), [(0, Verdict.PASS), (COUNT // 4, Verdict.VIOLATION)]
 )
 def test_short_products_do_not_explain_examples_that_are_left_out_of_many(
-    left_out: int,
-    verdict: Verdict,
-    autocast: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    left_out: int, verdict: Verdict, autocast: str | None, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products of 10 or 7 bits, of which 4000 roundings are more than the sum; sums have 23."""
     device = "cuda" if autocast is None else "cpu"

@@ -3,16 +3,13 @@
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.contribution import contribution
 from lipcert.audit.checks.run_check import claimed_divisor
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
-from lipcert.audit.trace.reading import Trace
 from tests.audit.checks.runs import Plan, bad, only, recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
@@ -36,8 +33,8 @@ def exceeded(run: RecordedRun, over: float) -> RecordedRun:
     groups = tuple(
         replace(item, grad_norm=bound) if item.name == group else item for item in run.claims.groups
     )
-    claims: Claims = replace(run.claims, groups=groups)
-    trace: Trace = run.trace
+    claims = replace(run.claims, groups=groups)
+    trace = run.trace
     return RecordedRun(claims, trace)
 
 
@@ -85,7 +82,7 @@ def test_the_margin_counts_against_the_noise_as_well(
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "backprop_clipping_bug.py"
 
 
-def example() -> ModuleType:
+def example():
     spec = importlib.util.spec_from_file_location(EXAMPLE.stem, EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import dp_accounting as dp
 import mpmath
@@ -18,7 +17,6 @@ from torch.nn import functional
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.checks.epsilon import epsilon
-from lipcert.audit.checks.run_check import Checked
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import EpsilonInterval, Verdict
@@ -93,7 +91,7 @@ class Done:
         assert found.epsilon is not None, found.not_done
         return found.epsilon
 
-    def checked(self) -> Checked:
+    def checked(self):
         return check_recorded_run(self.claims, self.trace)
 
     def shifts(self, example: int, std: float = 1.0) -> np.ndarray:
@@ -102,7 +100,7 @@ class Done:
         return np.linalg.norm(self.gradients[:, example], axis=1) / noise
 
 
-def done(folder: Path, way: Way = Way(), seed: int = 0) -> Done:
+def done(folder, way: Way = Way(), seed: int = 0) -> Done:
     """Train and record; gradients are (softmax − label)·xᵀ, written out here."""
     random = np.random.default_rng(seed)
     x = random.standard_normal((way.examples, way.width)).astype(np.float32)
@@ -169,7 +167,7 @@ def poisson(shifts: np.ndarray) -> float:
     return float(accountant.get_epsilon(DELTA))
 
 
-def test_one_step_is_met_within_a_fifth(tmp_path: Path) -> None:
+def test_one_step_is_met_within_a_fifth(tmp_path) -> None:
     """Every gradient is clipped: by construction all that is claimed is spent."""
     found = done(tmp_path / "t", Way(steps=1, width=60, examples=128)).interval()
     assert 0.8 < found.lower / found.upper < 1.0
@@ -179,7 +177,7 @@ def test_one_step_is_met_within_a_fifth(tmp_path: Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("sampling", ["full-batch", "poisson", "balls-in-bins"])
-def test_a_run_is_met_within_a_quarter(tmp_path: Path, sampling: str) -> None:
+def test_a_run_is_met_within_a_quarter(tmp_path, sampling: str) -> None:
     run = done(tmp_path / "t", Way(sampling, steps=24))
     checked, found = run.checked(), run.interval()
     assert 0.75 < found.lower / found.upper < 1.0
@@ -190,7 +188,7 @@ def test_a_run_is_met_within_a_quarter(tmp_path: Path, sampling: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("sampling", ["full-batch", "poisson", "balls-in-bins"])
-def test_half_the_noise_is_a_contradiction(tmp_path: Path, sampling: str) -> None:
+def test_half_the_noise_is_a_contradiction(tmp_path, sampling: str) -> None:
     run = done(tmp_path / "t", Way(sampling, steps=24, std=0.5))
     found = run.checked()
     assert {("LC314", "noise"), ("LC323", "epsilon")} <= bad(found)
@@ -212,7 +210,7 @@ def uniform(z: Tensor, x: np.ndarray) -> Tensor:
     return math.sqrt(12.0) * (torch.special.ndtr(z) - 0.5)
 
 
-def test_noise_beside_the_gradients_is_seen(tmp_path: Path) -> None:
+def test_noise_beside_the_gradients_is_seen(tmp_path) -> None:
     """24 of 3000 directions lack it, which are all that matter, and that of their sum."""
     run = done(tmp_path / "t", Way("poisson", steps=12, width=3000, noise=beside))
     found = run.checked()
@@ -220,7 +218,7 @@ def test_noise_beside_the_gradients_is_seen(tmp_path: Path) -> None:
     assert found.epsilon.noise < 1e-3
 
 
-def test_the_example_and_its_shifts_are_those_of_the_run(tmp_path: Path) -> None:
+def test_the_example_and_its_shifts_are_those_of_the_run(tmp_path) -> None:
     """What the check adds up, from gradients that this page computes and the noise it measured."""
     way = Way(steps=12, rate=3.0)
     run = done(tmp_path / "t", way)
@@ -232,7 +230,7 @@ def test_the_example_and_its_shifts_are_those_of_the_run(tmp_path: Path) -> None
     assert found.lower < truth
 
 
-def test_a_recorded_step_stands_for_those_after_it(tmp_path: Path) -> None:
+def test_a_recorded_step_stands_for_those_after_it(tmp_path) -> None:
     run = done(tmp_path / "t", Way(steps=12, rate=3.0, every=5))
     found = run.interval()
     assert (found.steps, found.releases) == (3, 12)
@@ -240,7 +238,7 @@ def test_a_recorded_step_stands_for_those_after_it(tmp_path: Path) -> None:
     assert found.lower == pytest.approx(gaussian(shifts / found.noise_at_most), rel=1e-5)
 
 
-def test_a_shuffled_example_counts_where_it_is(tmp_path: Path) -> None:
+def test_a_shuffled_example_counts_where_it_is(tmp_path) -> None:
     run = done(tmp_path / "t", Way("shuffle", "zero-out", steps=12))
     found = run.interval()
     example = run.batches[0][found.example.index]
@@ -249,7 +247,7 @@ def test_a_shuffled_example_counts_where_it_is(tmp_path: Path) -> None:
     assert found.lower == pytest.approx(gaussian(shifts / found.noise_at_most), rel=1e-5)
 
 
-def test_of_two_examples_their_difference_counts(tmp_path: Path) -> None:
+def test_of_two_examples_their_difference_counts(tmp_path) -> None:
     run = done(tmp_path / "t", Way("full-batch", "replace-one", steps=6))
     found = run.interval()
     one = run.gradients[:, found.example.index]
@@ -264,7 +262,7 @@ def test_of_two_examples_their_difference_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [6, 20, 32])
 def test_of_shuffled_examples_the_difference_counts_where_the_first_is(
-    tmp_path: Path, batch: int
+    tmp_path, batch: int
 ) -> None:
     """Of a batch of more examples than there are pairs of, too."""
     way = Way("shuffle", "replace-one", steps=8, rate=3.0, examples=4 * batch, batch=batch)
@@ -279,14 +277,14 @@ def test_of_shuffled_examples_the_difference_counts_where_the_first_is(
 
 
 @pytest.mark.parametrize("way", [Way("poisson", "replace-one")])
-def test_what_has_no_bound_from_below_is_said(tmp_path: Path, way: Way) -> None:
+def test_what_has_no_bound_from_below_is_said(tmp_path, way: Way) -> None:
     found = done(tmp_path / "t", way).checked()
     assert found.epsilon is None
     (said,) = [text for text in found.not_done if text.startswith("epsilon: ")]
     assert "replace-one" in said
 
 
-def test_noise_of_another_shape_leaves_nothing_to_state(tmp_path: Path) -> None:
+def test_noise_of_another_shape_leaves_nothing_to_state(tmp_path) -> None:
     """The bound assumes Gaussian noise."""
     found = done(tmp_path / "t", Way("poisson", steps=12, width=900, noise=uniform)).checked()
     assert found.epsilon is None
@@ -294,7 +292,7 @@ def test_noise_of_another_shape_leaves_nothing_to_state(tmp_path: Path) -> None:
     assert any("because the noise is not what is stated" in text for text in found.not_done)
 
 
-def test_without_examples_there_is_none(tmp_path: Path) -> None:
+def test_without_examples_there_is_none(tmp_path) -> None:
     found = audited(tmp_path / "t", store_data=False)
     assert found.epsilon is None
     assert any(text.startswith("epsilon: no ε from below: no step") for text in found.not_done)
@@ -306,7 +304,7 @@ RUNS = 200
 @pytest.mark.nightly
 @pytest.mark.parametrize("std", [1.0, 0.6])
 @pytest.mark.parametrize("sampling", ["full-batch", "poisson"])
-def test_the_truth_is_covered_as_often_as_stated(tmp_path: Path, sampling: str, std: float) -> None:
+def test_the_truth_is_covered_as_often_as_stated(tmp_path, sampling: str, std: float) -> None:
     """Of 200 runs the lower end is above the truth in 5 % or less, within chance.
 
     Of right runs not more than 19 of 200 have, with the probability 0.997, where 10 are expected.

@@ -1,7 +1,5 @@
 """Gradients of a batch under every mechanism, against a loop over single examples in float64."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 import torch
@@ -36,9 +34,7 @@ class _Clipped(torch.autograd.Function):
         return g * min(1.0, ctx.radius / float(g.norm())), None
 
 
-def single(
-    weights: Mapping[str, Tensor], x: Tensor, y: int, inner: float, s: Settings, decay: float
-):
+def single(weights, x: Tensor, y: int, inner: float, s: Settings, decay: float):
     """The gradient of inner · ℓ (+ λθ) of one example, all clips applied by hand."""
     leaves = {name: item.clone().requires_grad_() for name, item in weights.items()}
     h = x

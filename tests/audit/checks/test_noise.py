@@ -2,9 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 import torch
 from scipy.stats import chi2, norm
 
-from lipcert.audit.checks.chance import ChanceTest
 from lipcert.audit.checks.noise import AddedNoise, CountedNoise, Pool
 from lipcert.audit.checks.seed_reuse import Piece, Sketches, seed_reuse
 from lipcert.audit.recorded import RecordedRun
@@ -25,7 +22,7 @@ def added(d: np.ndarray, clean: np.ndarray | None = None) -> AddedNoise:
     return AddedNoise("step 0", 0, 0, "w", d, zero + 1 if clean is None else clean, zero, 1.0)
 
 
-def shown(item: AddedNoise) -> list[ChanceTest]:
+def shown(item: AddedNoise):
     return Pool().take([item])
 
 
@@ -77,14 +74,13 @@ def test_one_step_shows_uniform_noise_of_the_right_variance() -> None:
 
 
 SIZES = {"weight": 120, "bias": 3}
-Drawn = Callable[[np.random.Generator, str, int], np.ndarray]
 
 
 def right(random: np.random.Generator, name: str, _step: int) -> np.ndarray:
     return random.standard_normal(SIZES[name])
 
 
-def pooled(drawn: Drawn, steps: int = 60, seed: int = 0, moved: float = 0.0) -> Pool:
+def pooled(drawn, steps: int = 60, seed: int = 0, moved: float = 0.0) -> Pool:
     """The noise of a run, of a deviation that changes from step to step."""
     random = np.random.default_rng(seed)
     pool = Pool()
@@ -99,7 +95,7 @@ def pooled(drawn: Drawn, steps: int = 60, seed: int = 0, moved: float = 0.0) -> 
     return pool
 
 
-def failed(drawn: Drawn, **changes: float) -> tuple[CheckReport, ...]:
+def failed(drawn, **changes: float) -> tuple[CheckReport, ...]:
     return tuple(r for r in pooled(drawn, **changes).reports() if r.verdict is not Verdict.PASS)
 
 
@@ -108,7 +104,7 @@ def scaled(random: np.random.Generator, name: str, _step: int) -> np.ndarray:
     return z * math.sqrt(len(z)) / np.linalg.norm(z)
 
 
-FAULTS: dict[str, tuple[Drawn, str]] = {
+FAULTS = {
     "half on the small tensor": (
         lambda random, name, _: right(random, name, 0) * (0.5 if name == "bias" else 1.0),
         "bias: the noise has 0.5",
@@ -176,9 +172,7 @@ def test_too_much_noise_at_one_step_explains_its_shape() -> None:
         (lambda z, c: z * np.where(np.abs(c) > 2.1, 0.2, 1.02), "gradients (one of 32)"),
     ],
 )
-def test_noise_that_knows_the_gradient_is_seen(
-    placed: Callable[..., np.ndarray], says: str
-) -> None:
+def test_noise_that_knows_the_gradient_is_seen(placed, says: str) -> None:
     random = np.random.default_rng(6)
     pool = Pool()
     for step in range(20):
@@ -264,7 +258,7 @@ def test_tails_of_chi_square_are_accurate(degrees: int) -> None:
         assert chi2.logcdf(value, degrees) == pytest.approx(float(mpmath.log(true)), abs=1e-3)
 
 
-def kinds(pool: Pool) -> Iterator[tuple[str, float]]:
+def kinds(pool: Pool):
     for item in (pool.whole, *pool.tensors.values()):
         for test in item.tests():
             yield test.kind, test.log_chance
@@ -344,7 +338,7 @@ def repeated(name: str, step: int, drawn: torch.Tensor, std: float) -> torch.Ten
 
 
 @pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
-def test_few_noises_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_noises_are_held(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the first releases all, of later ones their beginning; copies are found as before."""
     module = sys.modules["lipcert.audit.checks.seed_reuse"]
     monkeypatch.setattr(module, "_ENTRIES", 600)

@@ -4,7 +4,6 @@ Right runs come from the sampler of private training, and wrong ones differ from
 """
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,6 @@ from benchmarks.audit_faults import SAMPLERS
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.draws import (
     Epochs,
-    Members,
     bin_member_tests,
     bin_size_tests,
     member_tests,
@@ -36,7 +34,7 @@ RATE = BATCH / POOL
 
 
 def faults(
-    members: Members,
+    members,
     way: Sampling,
     *,
     pool: int = POOL,
@@ -66,7 +64,7 @@ def faults(
     return [report for report in found if report.verdict is not Verdict.PASS]
 
 
-def drawn(planned: TrainingPlan, seed: int, present: int | None = None) -> Members:
+def drawn(planned: TrainingPlan, seed: int, present: int | None = None):
     sampler = Sampler(planned, seed, examples=present)
     return [(t, sampler.draw().index) for t in range(planned.releases)]
 
@@ -112,11 +110,10 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
     assert np.min(found) > math.log(SHARE)
 
 
-Draw = Callable[[np.random.Generator, int], np.ndarray]
 """the batch of a step"""
 
 
-def planted(name: str) -> Draw:
+def planted(name: str):
     """A wrong sampler of the benchmark."""
     return lambda random, step: SAMPLERS[name](random, POOL, BATCH, step)
 
@@ -143,7 +140,7 @@ def fixed(random: np.random.Generator, _: int) -> np.ndarray:
     return np.sort(random.choice(POOL, BATCH, replace=False))
 
 
-def with_some_always(draw: Draw) -> Draw:
+def with_some_always(draw):
     return lambda random, step: np.union1d(draw(random, step)[3:], np.arange(3))
 
 
@@ -151,7 +148,7 @@ def fixed_from_a_fifth(random: np.random.Generator, _: int) -> np.ndarray:
     return random.choice(POOL // 5, BATCH, replace=False)
 
 
-def the_same_again(sizes: Draw) -> Draw:
+def the_same_again(sizes):
     """The beginning of one order, but for every tenth member."""
 
     def draw(random: np.random.Generator, step: int) -> np.ndarray:
@@ -196,7 +193,7 @@ def shuffled(_: np.random.Generator, step: int) -> np.ndarray:
     return order[BATCH * (step % 10) :][:BATCH]
 
 
-def in_bins(epoch_of: Callable[[int], int], *, moves: int = 0) -> Draw:
+def in_bins(epoch_of, *, moves: int = 0):
     """Balls in bins, drawn anew where `epoch_of` an epoch is another, and moved by some bins."""
 
     def draw(_: np.random.Generator, step: int) -> np.ndarray:
@@ -275,7 +272,7 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
         (FULL, lambda _r, _s: np.maximum(1, np.arange(POOL)), 2, "occurs 2 times"),
     ],
 )
-def test_wrong_runs_are_found(way: Sampling, draw: Draw, steps: int, says: str) -> None:
+def test_wrong_runs_are_found(way: Sampling, draw, steps: int, says: str) -> None:
     random = np.random.default_rng(5)
     members = [(step, draw(random, step)) for step in range(steps)]
     found = faults(members, way, batch=POOL if way is FULL else BATCH)
@@ -328,7 +325,7 @@ def test_epochs_of_bins_that_are_begun_anew_are_counted() -> None:
     assert report.message.startswith("3 epochs were begun, but 1 were accounted for")
 
 
-def in_epochs(begun: tuple[int, ...]) -> Members:
+def in_epochs(begun: tuple[int, ...]):
     """Shuffled epochs of ten batches, of which so many are drawn."""
     random = np.random.default_rng(5)
     orders = [(random.permutation(POOL), count) for count in begun]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -86,11 +85,11 @@ def test_statistics_that_move_are_not_those_of_the_file(tmp_path: Path) -> None:
     assert ("LC319", "weight-constraint") in bad(found)
 
 
-def missed(**change: Any) -> list[str]:
+def missed(**change) -> list[str]:
     """What is inconclusive for a second step with this change."""
     blob = Blob("0" * 64, Path())
     step = Step(0, 0, 0.0, (BATCH,), noise=Noise({}, "1"), gradients=Gradients(blob, None, blob))
-    run: Any = SimpleNamespace(trace=SimpleNamespace(ranks=(0,)), name=lambda step: step.number)
+    run = SimpleNamespace(trace=SimpleNamespace(ranks=(0,)), name=lambda step: step.number)
     run.steps = step, replace(step, number=1, **change)
     return [str(item.message) for item in left_out(run) if item.verdict is Verdict.INCONCLUSIVE]
 

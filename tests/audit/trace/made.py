@@ -2,7 +2,6 @@
 
 import warnings
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 
@@ -87,13 +86,13 @@ def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -
     )
 
 
-def opened(folder: Path, manifest: records.Manifest = MANIFEST, rank: int = 0) -> TraceWriter:
+def opened(folder, manifest: records.Manifest = MANIFEST, rank: int = 0) -> TraceWriter:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivateDataWarning)
         return TraceWriter(folder, manifest, rank)
 
 
-def made(folder: Path, steps: int = 3, detail: bool = True) -> Path:
+def made(folder, steps: int = 3, detail: bool = True):
     with closing(opened(folder)) as writer:
         for number in range(steps):
             writer.append(step(writer, number, detail=detail))

@@ -1,7 +1,6 @@
 """What an interruption leaves is continued, and everything verifies; see the tests of ledgers."""
 
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.audit.trace.made import made, opened, step
 
 
 @pytest.mark.parametrize("kept", ["none", "one", "half", "all but the end"])
-def test_every_torn_tail_is_cut(tmp_path: Path, kept: str) -> None:
+def test_every_torn_tail_is_cut(tmp_path, kept: str) -> None:
     folder = made(tmp_path / "t")
     path = folder / "steps-0.jsonl"
     *lines, last, _ = path.read_bytes().splitlines(keepends=True)
@@ -31,7 +30,7 @@ def test_every_torn_tail_is_cut(tmp_path: Path, kept: str) -> None:
     assert verify(folder).steps == 3
 
 
-def test_whole_lines_that_are_broken_are_not_cut(tmp_path: Path) -> None:
+def test_whole_lines_that_are_broken_are_not_cut(tmp_path) -> None:
     folder = made(tmp_path / "t")
     path = folder / "steps-0.jsonl"
     content = path.read_bytes().replace(b'"divisor":5.0', b'"divisor":6.0', 1)
@@ -41,7 +40,7 @@ def test_whole_lines_that_are_broken_are_not_cut(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_killed_before_the_first_line(tmp_path: Path) -> None:
+def test_killed_before_the_first_line(tmp_path) -> None:
     folder = made(tmp_path / "t", 0)
     (folder / "steps-0.jsonl").write_bytes(b"")
     opened(folder).close()
@@ -51,7 +50,7 @@ def test_killed_before_the_first_line(tmp_path: Path) -> None:
     assert verify(folder).faults == ()
 
 
-def test_an_unfinished_tensor_is_written_again(tmp_path: Path) -> None:
+def test_an_unfinished_tensor_is_written_again(tmp_path) -> None:
     folder = made(tmp_path / "t", 1)
     for path in (folder / "blobs").iterdir():
         path.write_bytes(path.read_bytes()[:10])
@@ -61,7 +60,7 @@ def test_an_unfinished_tensor_is_written_again(tmp_path: Path) -> None:
     assert verify(folder).faults == ()
 
 
-def test_a_closed_writer_takes_no_more(tmp_path: Path) -> None:
+def test_a_closed_writer_takes_no_more(tmp_path) -> None:
     writer = opened(tmp_path / "t")
     writer.close()
     writer.close()

@@ -1,7 +1,6 @@
 """Manifests and lines: what is written is read, in one spelling."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES
 
 DIGESTS = st.text("0123456789abcdef", min_size=64, max_size=64)
-GIVEN: dict[object, st.SearchStrategy[Any]] = {
+GIVEN = {
     **SCALARS,
     float: st.floats().map(lambda x: x + 0.0),
     Blob: st.builds(Blob, DIGESTS, st.just(Path())),

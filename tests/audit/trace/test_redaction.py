@@ -1,9 +1,7 @@
 """Redaction: nothing of the data remains, what remains is right, and the chain is its own."""
 
 from contextlib import closing
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lipcert.audit.trace.reading import read_trace, verify
@@ -13,18 +11,18 @@ from lipcert.errors import NoVerdictError, UsageError
 from tests.audit.trace.made import made, opened, step
 
 
-def everything(folder: Path) -> bytes:
+def everything(folder) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def spellings(array: np.ndarray) -> list[bytes]:
+def spellings(array) -> list[bytes]:
     """How a number of an array could stand in a file."""
     row = array.reshape(-1)[:2]
     return [row.tobytes(), *(repr(item).encode() for item in row.tolist())]
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_no_data_remain(tmp_path: Path, keep: bool) -> None:
+def test_no_data_remain(tmp_path, keep: bool) -> None:
     folder, out = made(tmp_path / "t", 3), tmp_path / "out"
     redact(folder, out, keep_weights=keep)
     remains = everything(out)
@@ -42,7 +40,7 @@ def test_no_data_remain(tmp_path: Path, keep: bool) -> None:
     assert any((out / "blobs").iterdir()) == keep
 
 
-def test_what_remains_is_right(tmp_path: Path) -> None:
+def test_what_remains_is_right(tmp_path) -> None:
     folder, out = made(tmp_path / "t", 3), tmp_path / "out"
     redact(folder, out)
     old, new = verify(folder), verify(out)
@@ -59,7 +57,7 @@ def test_what_remains_is_right(tmp_path: Path) -> None:
         assert (after.gradients, after.norms) == (Gradients(), {})
 
 
-def test_equal_indices_and_states_stay_equal(tmp_path: Path) -> None:
+def test_equal_indices_and_states_stay_equal(tmp_path) -> None:
     folder, out = tmp_path / "t", tmp_path / "out"
     with closing(opened(folder)) as writer:
         for number in range(20):
@@ -74,7 +72,7 @@ def test_equal_indices_and_states_stay_equal(tmp_path: Path) -> None:
     assert len(set(pairs)) < len(pairs)
 
 
-def test_keys_are_new_every_time(tmp_path: Path) -> None:
+def test_keys_are_new_every_time(tmp_path) -> None:
     folder, tags = made(tmp_path / "t", 1), []
     for name in "ab":
         redact(folder, tmp_path / name)
@@ -83,7 +81,7 @@ def test_keys_are_new_every_time(tmp_path: Path) -> None:
     assert tags[0].isdisjoint(tags[1])
 
 
-def test_a_redacted_trace_can_be_redacted(tmp_path: Path) -> None:
+def test_a_redacted_trace_can_be_redacted(tmp_path) -> None:
     folder = made(tmp_path / "t", 1)
     redact(folder, tmp_path / "a", keep_weights=True)
     redact(tmp_path / "a", tmp_path / "b")
@@ -95,7 +93,7 @@ def test_a_redacted_trace_can_be_redacted(tmp_path: Path) -> None:
     assert len(second.batches[0].tags) == 5
 
 
-def test_broken_traces_are_not_redacted(tmp_path: Path) -> None:
+def test_broken_traces_are_not_redacted(tmp_path) -> None:
     folder = made(tmp_path / "t", 1)
     next((folder / "blobs").iterdir()).unlink()
     with pytest.raises(NoVerdictError, match="not intact"):
@@ -103,7 +101,7 @@ def test_broken_traces_are_not_redacted(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(tmp_path) -> None:
     folder = made(tmp_path / "t", 1)
     with pytest.raises(UsageError, match="exists"):
         redact(folder, folder)

@@ -9,7 +9,6 @@ import os
 import stat
 import warnings
 from contextlib import closing
-from pathlib import Path
 
 import hypothesis.extra.numpy as arrays_of
 import hypothesis.strategies as st
@@ -74,7 +73,7 @@ def test_changed_tensor_files_are_refused_or_other_tensors(arrays, data) -> None
         tensors_in(bytes(content[: data.draw(st.integers(0, len(content)))]))
 
 
-def test_records_come_back(tmp_path: Path) -> None:
+def test_records_come_back(tmp_path) -> None:
     folder = tmp_path / "t"
     with closing(opened(folder)) as writer:
         written = [step(writer, 0), step(writer, 1, detail=False), step(writer, 2), step(writer, 3)]
@@ -92,7 +91,7 @@ def test_records_come_back(tmp_path: Path) -> None:
     assert math.isnan(list(trace.steps())[3].batches[0].loss)
 
 
-def test_the_chain_is_what_its_description_says(tmp_path: Path) -> None:
+def test_the_chain_is_what_its_description_says(tmp_path) -> None:
     """Recomputed from the files with nothing but json and hashlib."""
     folder = made(tmp_path / "t")
     previous = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
@@ -108,7 +107,7 @@ def test_the_chain_is_what_its_description_says(tmp_path: Path) -> None:
     assert verify(folder).ranks[0].head == previous
 
 
-def test_private_data_are_warned_of_once(tmp_path: Path) -> None:
+def test_private_data_are_warned_of_once(tmp_path) -> None:
     with pytest.warns(PrivateDataWarning, match="raw private data"):
         TraceWriter(tmp_path / "t", MANIFEST).close()
     with warnings.catch_warnings():
@@ -116,12 +115,12 @@ def test_private_data_are_warned_of_once(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "t", MANIFEST).close()
 
 
-def test_the_head_depends_on_every_rank(tmp_path: Path) -> None:
+def test_the_head_depends_on_every_rank(tmp_path) -> None:
     heads = [read_trace(made(tmp_path / str(n), n)).head for n in (1, 2)]
     assert len({*heads, read_trace(tmp_path / "1").head}) == 2
 
 
-def test_files_are_private(tmp_path: Path) -> None:
+def test_files_are_private(tmp_path) -> None:
     old = os.umask(0)
     try:
         folder = made(tmp_path / "t", 1)
@@ -141,7 +140,7 @@ def test_files_are_private(tmp_path: Path) -> None:
         {"declaration": Declaration(steps=11)},
     ],
 )
-def test_a_trace_of_another_run_is_not_gone_on_with(tmp_path: Path, change) -> None:
+def test_a_trace_of_another_run_is_not_gone_on_with(tmp_path, change) -> None:
     folder = made(tmp_path / "t")
     before = (folder / "steps-0.jsonl").read_bytes()
     with pytest.raises(UsageError, match=f"another run.*{next(iter(change))}"):
@@ -149,7 +148,7 @@ def test_a_trace_of_another_run_is_not_gone_on_with(tmp_path: Path, change) -> N
     assert (folder / "steps-0.jsonl").read_bytes() == before
 
 
-def test_other_versions_and_silence_go_on(tmp_path: Path) -> None:
+def test_other_versions_and_silence_go_on(tmp_path) -> None:
     folder = made(tmp_path / "t")
     silent = dataclasses.replace(MANIFEST, versions={"torch": "3"}, declaration=Declaration())
     opened(folder, silent).close()
@@ -166,20 +165,20 @@ def test_other_versions_and_silence_go_on(tmp_path: Path) -> None:
         Declaration(data_sha256="unknown"),
     ],
 )
-def test_what_no_reader_would_take_is_not_written(tmp_path: Path, wrong: Declaration) -> None:
+def test_what_no_reader_would_take_is_not_written(tmp_path, wrong: Declaration) -> None:
     with pytest.raises(UsageError, match="cannot be recorded"):
         opened(tmp_path / "t", dataclasses.replace(MANIFEST, declaration=wrong))
     assert not (tmp_path / "t").exists()
 
 
-def test_other_folders_are_left_alone(tmp_path: Path) -> None:
+def test_other_folders_are_left_alone(tmp_path) -> None:
     (tmp_path / "precious").write_text("data")
     with pytest.raises(UsageError, match="holds other files"):
         opened(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch) -> None:
     writer = opened(tmp_path / "t")
     writer.append(step(writer, 0, detail=False))
     second = step(writer, 1, detail=False)

@@ -6,7 +6,6 @@ import os
 import pickle
 import random
 import tempfile
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def found_in(folder: Path) -> list[FaultKind]:
         return [error.fault.kind]
 
 
-def with_content(path: Path, content: bytes, look: Callable[[], list[FaultKind]]):
+def with_content(path: Path, content: bytes, look):
     """What is found while a file has another content."""
     original = path.read_bytes()
     try:
@@ -96,7 +95,7 @@ def test_a_cut_at_the_end_shows_as_not_closed(folder: Path) -> None:
     assert not with_content(path, b"".join(lines[:-1]), look).ranks[0].closed
 
 
-def rewritten(folder: Path, change: Callable[[dict], object], manifest=None) -> Path:
+def rewritten(folder: Path, change, manifest=None) -> Path:
     """Change the first step, and recompute the chain as a forger would."""
     previous = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     lines = []

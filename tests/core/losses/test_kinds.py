@@ -15,13 +15,12 @@ from lipcert.core.losses.base import Loss, loss_cotangent, read_loss
 from lipcert.core.losses.softmax import domain_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.facts import Fact
-from lipcert.losses import Parameter
 from tests.plain_losses import loss_value, one_hot
 
 ONE = 1.0
 MEAN = {"output_reduction": "mean"}
 SUM = {"output_reduction": "sum"}
-CASES: list[tuple[str, dict[str, Parameter]]] = [
+CASES = [
     ("cross-entropy", {"temperature": ONE, "label_smoothing": 0.0}),
     ("cross-entropy", {"temperature": 0.25, "label_smoothing": 0.0}),
     ("cross-entropy", {"temperature": 2.0, "label_smoothing": 0.125}),

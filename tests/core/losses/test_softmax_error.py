@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 
 from lipcert.core.losses.softmax import domain_of
 from lipcert.core.losses.softmax_error import square_at
-from lipcert.core.program import FloatArray
 
 INF = math.inf
 
@@ -25,19 +24,18 @@ def over(
     return domain.error(Fraction(smoothing)), domain.miss()
 
 
-def target(classes: int, smoothing: float) -> FloatArray:
+def target(classes: int, smoothing: float):
     result = np.full(classes, smoothing / classes)
     result[0] += 1.0 - smoothing
     return result
 
 
-def softmax(z: FloatArray) -> FloatArray:
+def softmax(z):
     weights = np.exp(z - z.max(axis=-1, keepdims=True))
-    result: FloatArray = weights / weights.sum(axis=-1, keepdims=True)
-    return result
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def error(z: FloatArray, smoothing: float) -> float:
+def error(z, smoothing: float) -> float:
     return float(np.linalg.norm(softmax(z) - target(z.size, smoothing)))
 
 
@@ -46,9 +44,8 @@ def climbed(classes: int, radius: float, smoothing: float, starts: int) -> tuple
     rng = np.random.default_rng(classes)
     best, miss = 0.0, 0.0
 
-    def on_sphere(z: FloatArray) -> FloatArray:
-        result: FloatArray = z * (radius / np.linalg.norm(z))
-        return result
+    def on_sphere(z):
+        return z * (radius / np.linalg.norm(z))
 
     for start in range(starts):
         z = rng.normal(size=classes)

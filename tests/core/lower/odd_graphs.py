@@ -5,7 +5,6 @@ mean something. Nothing here knows what a node ought to compute.
 """
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -772,7 +771,7 @@ def heads(g):
                  softcap=g.one(None, None, 2.0), **more)  # fmt: skip
 
 
-OPERATORS: tuple[Callable[[Odd], list[str]], ...] = (
+OPERATORS = (
     unary, parametric, binary, binary, where, where, clip, gemm, matmul, conv, conv, pool, pool,
     global_pool, reduce, reduce, softmax, norm, norm, top, layout, layout, layout, slicing, slicing,
     split, gather, pad, pad, repeat, resize, concat, blocks, types, sizes, sizes, folded, folded,

@@ -1,7 +1,6 @@
 """Mutants of assumptions: edited in places, and rewritten as a whole with their texts."""
 
 from dataclasses import replace
-from typing import Any
 
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import CHECKED, DECLARED
@@ -60,7 +59,7 @@ def _edits(item: Assumption):
             yield "assumption data edited", replace(item, data={**item.data, name: entry})
 
 
-def _entries(value: Any):
+def _entries(value):
     match value:
         case bool():
             yield not value
@@ -82,7 +81,7 @@ def _entries(value: Any):
 def rewritten(certificate: Certificate, premises: Premises) -> Certificate:
     """With the ledger of other premises, its texts included."""
     known = {item.id: item for item in certificate.assumptions}
-    frozen: Any = known["A-FROZEN"].data["tensors"] if "A-FROZEN" in known else []
+    frozen = known["A-FROZEN"].data["tensors"] if "A-FROZEN" in known else []
     circumstances = Circumstances(known["A-PERSAMPLE"].status == CHECKED, tuple(frozen))
     return replace(certificate, assumptions=assumptions_of(premises, certificate, circumstances))
 

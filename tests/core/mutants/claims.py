@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from lipcert.core.accounting.account import derived_epsilon
 from lipcert.core.certificate import Certificate, GroupClaim
@@ -37,7 +36,7 @@ def _network(certificate: Certificate):
     network = certificate.network
     for field in ("lipschitz", "grad_norm", "sensitivity"):
         for kind, effect, bound in _changes(getattr(network, field)):
-            changed: Any = replace(network, **{field: bound})  # type: ignore[arg-type]
+            changed = replace(network, **{field: bound})  # type: ignore[arg-type]
             yield mutant(
                 f"network {field} {kind}", effect, replace(certificate, network=changed), {6}
             )
@@ -74,7 +73,7 @@ def _groups(certificate: Certificate):
         for field in ("grad_norm", "sensitivity"):
             for kind, effect, bound in _changes(getattr(group, field)):
                 if bound is not None:
-                    item: Any = replace(group, **{field: bound})  # type: ignore[arg-type]
+                    item = replace(group, **{field: bound})  # type: ignore[arg-type]
                     yield mutant(f"group {field} {kind}", effect, changed(item), {6})
         if group.sensitivity > 0.0:
             for factor in (16.0, 400.0):
@@ -120,7 +119,7 @@ def _privacy(certificate: Certificate):
         multiplier = min(multiplier, premises.stepwise)
     derived = derived_epsilon(claim, premises.run, multiplier, premises.relation)
 
-    def changed(**fields: Any) -> Certificate:
+    def changed(**fields) -> Certificate:
         return replace(certificate, privacy=replace(claim, **{"epsilon": derived, **fields}))
 
     weak, fine = Effect.WEAKENING, Effect.HARMLESS

@@ -1,6 +1,5 @@
 """Small networks of four families, certified, for the mutants of their certificates."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -14,7 +13,7 @@ from tests.core.mutants.tight import tight
 
 __all__ = ["FAMILIES", "Case", "certified"]
 
-_PLAN: Final[Mapping[str, object]] = {
+_PLAN = {
     "batch_size": 16,
     "dataset_size": 400,
     "steps": 30,
@@ -22,7 +21,7 @@ _PLAN: Final[Mapping[str, object]] = {
     "noise_multiplier": 2.0,
     "temperature": 0.125,
 }
-_CHEAP: Final[Mapping[str, object]] = {**_PLAN, "sampling": "shuffle", "neighbours": "zero-out"}
+_CHEAP = {**_PLAN, "sampling": "shuffle", "neighbours": "zero-out"}
 """its ε takes no time to find"""
 
 
@@ -38,7 +37,7 @@ class Case:
 
 _NETWORKS: Final = models(Path(__file__).with_suffix(".txt"))
 _MODELS: Final = {"clipped": "cnn", "layers": "cnn", "scaled": "mlp"}
-_MECHANISMS: Final[Mapping[str, Mapping[str, object]]] = {
+_MECHANISMS = {
     "clipped": {"mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 0.5},
     "layers": {
         "mechanism": "backprop-clipping",

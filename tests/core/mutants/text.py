@@ -2,7 +2,6 @@
 
 import copy
 import json
-from typing import Any, Final
 
 from lipcert.core.canonical import write_canonical
 from lipcert.text.certificate import write_certificate
@@ -11,12 +10,12 @@ from tests.core.mutants.record import Effect, Mutant
 __all__ = ["member_mutants"]
 
 _WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
-_UNCLAIMED: Final = frozenset({"lipschitz", "grad_norm", "sensitivity", "noise_multiplier"})
+_UNCLAIMED = frozenset({"lipschitz", "grad_norm", "sensitivity", "noise_multiplier"})
 
 
 def member_mutants(case):
     """Every member dropped, doubled under another name, and of another type."""
-    document: Any = json.loads(write_certificate(case.certificate))
+    document = json.loads(write_certificate(case.certificate))
     for path, value in _members(document, ()):
         if isinstance(path[-1], str) and not _is_data(path):
             yield _edited(document, path, "member dropped", None)
@@ -27,7 +26,7 @@ def member_mutants(case):
             yield _edited(document, (*path, "zeal"), "unknown member", 1)
 
 
-def _members(value: Any, path):
+def _members(value, path):
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in items:
         yield (*path, key), inner
@@ -40,13 +39,13 @@ def _is_data(path) -> bool:
     return "data" in path[:-1] or "opset" in path[:-1]
 
 
-def _at(document: Any, path) -> Any:
+def _at(document, path):
     for key in path:
         document = document[key]
     return document
 
 
-def _edited(document: Any, path, kind: str, value: Any) -> Mutant:
+def _edited(document, path, kind: str, value) -> Mutant:
     def edited() -> bytes:
         changed = copy.deepcopy(document)
         holder = _at(changed, path[:-1])

@@ -1,15 +1,14 @@
 """What is true of a certified network, found by examples, and what a list of lines says of it."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import onnx
 import torch
 
-from lipcert.core.line import Line, NotProved
+from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.norms import NormLine
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
@@ -95,13 +94,13 @@ def with_lines(case, lines) -> Proof:
     return proof
 
 
-def follow(proof: Proof, lines: Iterable[Line[Any]]) -> None:
+def follow(proof: Proof, lines) -> None:
     """Adds lines to a proof, each with the least bound that it may state; those of which nothing
     follows are passed over, as if they were not there."""
     for number, line in enumerate(lines):
         proof.number = number
         try:
-            stated: Any = line
+            stated = line
             if isinstance(line, ChainForm) and line.bound is None:
                 stated = Spectra().stated(replace(line, bound=1.0), proof)
             if not isinstance(line, NormLine | ChainForm):

@@ -3,13 +3,11 @@
 import numpy as np
 import torch
 
-from lipcert.core.program import FloatArray
-
 SLACK = 1e-9
 """of what float64 evaluation itself may err by, relative to the largest number in sight"""
 
 
-def holds(fact, x: FloatArray, slack: float = 0.0) -> bool:
+def holds(fact, x, slack: float = 0.0) -> bool:
     """Whether a value satisfies everything that a fact states."""
     room = slack * (1.0 + float(np.max(np.abs(x), initial=0.0)))
     runs = [np.linalg.norm(x)]
@@ -27,7 +25,7 @@ def holds(fact, x: FloatArray, slack: float = 0.0) -> bool:
     return bool(inside and (x >= box.lo - room).all() and (x <= box.hi + room).all())
 
 
-def grouped(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+def grouped(x):
     """[group, run, entry]: the runs along the last axis, and those along the last axis but one,
     that are near one point each."""
     if x.ndim < 2:
@@ -38,7 +36,7 @@ def grouped(x: FloatArray) -> tuple[FloatArray, FloatArray]:
     return rows.reshape(-1, *rows.shape[-2:]), columns.reshape(-1, *columns.shape[-2:])
 
 
-def distances(groups: FloatArray) -> tuple[float, float]:
+def distances(groups) -> tuple[float, float]:
     """The largest distance of two runs of a group, and that of a run from the mean."""
     groups = np.asarray(groups, dtype=np.float64)  # of truth values, too
     apart = np.linalg.norm(groups[:, :, None] - groups[:, None], axis=-1)
@@ -46,7 +44,7 @@ def distances(groups: FloatArray) -> tuple[float, float]:
     return float(np.max(apart, initial=0.0)), float(np.max(off, initial=0.0))
 
 
-def _is_near(fact, x: FloatArray) -> bool:
+def _is_near(fact, x) -> bool:
     """Whether it holds, and the means of runs are points such as the fact is about."""
     spreads = (fact.row_spread, fact.column_spread)
     norms = (fact.row_norm, fact.column_norm)
@@ -56,7 +54,7 @@ def _is_near(fact, x: FloatArray) -> bool:
     )
 
 
-def towards(fact, member: FloatArray, aim: FloatArray) -> FloatArray:
+def towards(fact, member, aim):
     """The furthest member on the way from one to an aim (facts are convex)."""
     box = fact.box.broadcast(member.shape)
     aim = np.clip(aim, box.lo, box.hi)
@@ -98,7 +96,7 @@ def members(
             yield point
 
 
-def _scaled(gradient: torch.Tensor, x: FloatArray) -> FloatArray:
+def _scaled(gradient: torch.Tensor, x):
     found = gradient.numpy()
     largest = np.max(np.abs(found), initial=0.0)
     return np.zeros_like(x) if largest == 0.0 else found / largest * (1.0 + np.max(np.abs(x)))

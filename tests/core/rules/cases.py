@@ -1,7 +1,6 @@
 """Random steps of every kind and random facts of what they read, with members to attack them."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,7 +185,7 @@ def _prelu(rng: Rng) -> Case:
     return Case(kinds.PRelu(operand(rng, *_part(rng, shape), name="s")), (shape,), shape)
 
 
-def _pool(rng: Rng, make: Callable[[Window], Op]) -> Case:
+def _pool(rng: Rng, make) -> Case:
     while True:
         sizes = tuple(int(n) for n in rng.integers(1, 7, size=rng.integers(1, 3)))
         w, channels = window(rng, sizes), int(rng.integers(1, 3))
@@ -317,7 +316,7 @@ def _cotangent_clip(rng: Rng) -> Case:
     return Case(kinds.CotangentClip(1e9, bool(rng.integers(2))), (shape,), shape)
 
 
-KINDS: dict[str, Callable[[Rng], Case]] = {
+KINDS = {
     "Activation": _activation,
     "Add": _add,
     "Attention": _attention,
@@ -354,21 +353,14 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
 """by the name of the kind of step"""
 
 
-def rule(
-    op: Op,
-    inputs: Sequence[Fact],
-    shapes: Sequence[Shape],
-    shape: Shape,
-    weights: Weights = POINT,
-    behind=None,
-):
+def rule(op: Op, inputs, shapes, shape: Shape, weights: Weights = POINT, behind=None):
     """The rule of a step that computes "y"."""
     return rule_class(type(op))(
         op=op, inputs=inputs, shapes=shapes, shape=shape, weights=weights, output="y", behind=behind
     )
 
 
-def output(op: Op, inputs: Sequence[Fact], shapes: Sequence[Shape], shape: Shape) -> Fact:
+def output(op: Op, inputs, shapes, shape: Shape) -> Fact:
     """What is known behind a step."""
     return rule(op, inputs, shapes, shape).fact()
 
@@ -378,9 +370,7 @@ def fact_behind(op: Op, x: Fact, before: Shape, after: Shape, norms: dict[str, f
     return rule(op, [x], [before], after, Weights(norms)).fact()
 
 
-def stretch(
-    op: Op, index: int, inputs: Sequence[Fact], shapes: Sequence[Shape], shape: Shape
-) -> float:
+def stretch(op: Op, index: int, inputs, shapes, shape: Shape) -> float:
     """The Lipschitz constant in one of the inputs."""
     return rule(op, inputs, shapes, shape).lipschitz(index)
 

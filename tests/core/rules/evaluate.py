@@ -3,7 +3,6 @@
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from lipcert.core import kinds, token_kinds
 from lipcert.core.program import Activation, Dense, Move, Op, Operand, Program, Shape
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 
-ACTIVATIONS: dict[tuple[str, tuple[float, ...]], Callable[[torch.Tensor], torch.Tensor]] = {
+ACTIVATIONS = {
     ("relu", ()): torch.relu,
     ("leaky_relu", (0.2,)): lambda x: F.leaky_relu(x, 0.2),
     ("abs", ()): torch.abs,
@@ -90,7 +89,7 @@ def _joined(norms: torch.Tensor, op: kinds.DivideByNorm) -> torch.Tensor:
     return torch.where(found == 0.0, torch.inf, found)
 
 
-def apply(op: Op, xs: Sequence[torch.Tensor], shape: Shape, t) -> torch.Tensor:
+def apply(op: Op, xs, shape: Shape, t) -> torch.Tensor:
     """One op."""
     x = xs[0]
     match op:
@@ -199,9 +198,7 @@ def places_of(w: Window, sizes: Shape) -> list[list[int]]:
     ]
 
 
-def _pooled(
-    w: Window, x: torch.Tensor, pooled: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
+def _pooled(w: Window, x: torch.Tensor, pooled) -> torch.Tensor:
     flat = x.reshape(x.shape[1], -1)
     columns = [pooled(flat[:, places]) for places in places_of(w, tuple(x.shape[2:]))]
     return torch.stack(columns, dim=1).reshape(1, x.shape[1], *w.outputs)

@@ -2,14 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Callable
 
 import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from lipcert.core.interval import Interval
 from lipcert.core.lower.errors import Unsupported
@@ -19,15 +17,13 @@ from lipcert.core.rules.facts import Fact
 from tests.core.rules.cases import everywhere, stretch
 
 mpmath.mp.dps = 50
-Case = tuple[str, tuple[float, ...]]
-Oracle = Callable[[mpmath.mpf], mpmath.mpf]
 
 
-def _piece(low: float, high: float) -> Oracle:
+def _piece(low: float, high: float):
     return lambda x: min(max(x, mpmath.mpf(low)), mpmath.mpf(high))
 
 
-def _exponential(gain: float, scale: float, width: float) -> Oracle:
+def _exponential(gain: float, scale: float, width: float):
     return lambda x: gain * (x if x > 0 else scale * mpmath.expm1(x / width))
 
 
@@ -35,7 +31,7 @@ def _sigma(x: mpmath.mpf) -> mpmath.mpf:
     return 1 / (1 + mpmath.exp(-x))
 
 
-def _tanh_gate(slope: mpmath.mpf, cubic: mpmath.mpf) -> Oracle:
+def _tanh_gate(slope: mpmath.mpf, cubic: mpmath.mpf):
     return lambda x: x * _sigma(2 * slope * (x + cubic * x**3))
 
 
@@ -43,7 +39,7 @@ _gelu_tanh = _tanh_gate(mpmath.sqrt(2 / mpmath.pi), mpmath.mpf("0.044715"))
 OWN_NUMBERS = ((0.797884464263916, 0.0447150021791458), (1.25, 0.125), (0.03125, 12.0))
 
 
-EVERYWHERE: dict[Case, Oracle] = {
+EVERYWHERE = {
     ("relu", ()): lambda x: max(x, mpmath.mpf(0)),
     ("leaky_relu", (0.25,)): lambda x: x if x > 0 else x / 4,
     ("leaky_relu", (-0.5,)): lambda x: x if x > 0 else -x / 2,
@@ -83,7 +79,7 @@ EVERYWHERE: dict[Case, Oracle] = {
     ("power", (3.0,)): lambda x: x**3,
     ("soft_threshold", (0.5,)): lambda x: x - _piece(-0.5, 0.5)(x),
 }
-POSITIVE: dict[Case, Oracle] = {
+POSITIVE = {
     ("log", ()): mpmath.log,
     ("sqrt", ()): mpmath.sqrt,
     ("reciprocal", ()): lambda x: 1 / x,
@@ -96,7 +92,7 @@ EVERY = {**EVERYWHERE, **POSITIVE}
 SMOOTH_TOPS = {"gelu": 1.4, "gelu_tanh": 1.4, "silu": 2.4, "mish": 1.5, "tanh": 0.0, "erf": 0.0}
 
 
-def _box(case: Case, start: float, width: float) -> tuple[float, float]:
+def _box(case, start: float, width: float) -> tuple[float, float]:
     low = abs(start) + 0.01 if case in POSITIVE else start
     return low, low + width
 
@@ -112,7 +108,7 @@ def _holds(image: Interval, value: mpmath.mpf, slack: float = 0.0) -> bool:
 
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("case", EVERY, ids=str)
-def test_images_and_slopes_hold_what_they_should_and_little_more(case: Case) -> None:
+def test_images_and_slopes_hold_what_they_should_and_little_more(case) -> None:
     """Slopes by secants: every one is a mean of derivatives between two points."""
     oracle, known = EVERY[case], function(*case)
     rng = np.random.default_rng(3)
@@ -148,7 +144,7 @@ def test_images_and_slopes_hold_what_they_should_and_little_more(case: Case) -> 
     st.floats(0, 30) | st.just(math.inf),
     st.floats(0, 1),
 )
-def test_any_point_of_any_box_is_held(case: Case, low: float, width: float, share: float) -> None:
+def test_any_point_of_any_box_is_held(case, low: float, width: float, share: float) -> None:
     high = low + width
     point = min(max(low + share * min(width, 100.0), low), high)
     known = function(*case)
@@ -169,7 +165,7 @@ def test_the_steepest_slope_is_the_maximum_of_the_derivative(name: str) -> None:
     assert true <= steepest <= true + mpmath.mpf(1e-12)
 
 
-GATES: list[Case] = [(name, ()) for name in ("gelu", "gelu_tanh", "silu", "mish")]
+GATES = [(name, ()) for name in ("gelu", "gelu_tanh", "silu", "mish")]
 GATES += [("gelu_tanh", numbers) for numbers in OWN_NUMBERS]
 
 
@@ -181,7 +177,7 @@ def _digits():
 
 @pytest.mark.usefixtures("_digits")
 @pytest.mark.parametrize("case", GATES, ids=str)
-def test_the_turns_of_gates_are_the_only_ones(case: Case) -> None:
+def test_the_turns_of_gates_are_the_only_ones(case) -> None:
     """f'' changes its sign twice, f' once: on a dense grid, and at the places stated."""
     oracle, known = EVERYWHERE[case], function(*case)
     mpmath.mp.dps = 400 if case[1] else 50  # some tails have no other digits
@@ -211,7 +207,7 @@ def test_the_turns_of_gates_are_the_only_ones(case: Case) -> None:
         (("power", (-0.5,)), 0.0, 2.0),
     ],
 )
-def test_outside_the_domain_nothing_is_said(case: Case, low: float, high: float) -> None:
+def test_outside_the_domain_nothing_is_said(case, low: float, high: float) -> None:
     known = function(*case)
     for answer in (known.image(_over(low, high)), known.derivative(_over(low, high))):
         assert answer.magnitude()[0] == math.inf
@@ -223,7 +219,7 @@ def test_the_slope_of_a_root_at_zero_has_no_bound() -> None:
 
 
 @pytest.mark.parametrize("case", EVERYWHERE, ids=str)
-def test_chords_and_the_value_at_zero(case: Case) -> None:
+def test_chords_and_the_value_at_zero(case) -> None:
     oracle, known = EVERYWHERE[case], function(*case)
     assert known.at_zero >= abs(oracle(mpmath.mpf(0)))
     for low, high in ((-2.0, 3.0), (1.0, 4.0), (-5.0, -0.5)):
@@ -240,7 +236,7 @@ def test_gated_functions_shrink(name: str) -> None:
 
 
 def test_kinks_are_part_of_both_sides() -> None:
-    kink: NDArray[np.float64] = np.array([0.0])
+    kink = np.array([0.0])
     at_zero = Interval(kink, kink)
     for case, low, high in (
         (("relu", ()), 0.0, 1.0),
@@ -275,7 +271,7 @@ def test_a_guarded_softplus_is_covered() -> None:
         ("power", (math.inf,)),
     ],
 )
-def test_what_has_no_rule_is_refused(case: Case) -> None:
+def test_what_has_no_rule_is_refused(case) -> None:
     with pytest.raises(Unsupported):
         function(*case)
 

@@ -1,7 +1,6 @@
 """Laws of every rule, at random steps and facts: torch and its derivatives are the oracle."""
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from lipcert.core.kinds import DivideByNorm
-from lipcert.core.program import FloatArray, Operand, operands
+from lipcert.core.program import Operand, operands
 from lipcert.core.rules.base import Entrywise, Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.token_kinds import Scale
@@ -27,15 +26,13 @@ def _compute(case: Case):
     return lambda *xs: apply(case.op, xs, case.shape, tensors)
 
 
-def _jacobians(case: Case, point: Sequence[FloatArray]) -> list[torch.Tensor]:
+def _jacobians(case: Case, point) -> list[torch.Tensor]:
     tensors = tuple(torch.tensor(x) for x in point)
     found = torch.autograd.functional.jacobian(_compute(case), tensors)
     return [part.reshape(math.prod(case.shape), -1) for part in found]
 
 
-def _attacks(
-    kind: str, rng: np.random.Generator
-) -> Iterator[tuple[Case, list[Fact], list[FloatArray]]]:
+def _attacks(kind: str, rng: np.random.Generator):
     case = KINDS[kind](rng)
     inputs, known = facts(rng, case)
     for point in members(rng, inputs, known, _compute(case)):
@@ -104,7 +101,7 @@ def _by_token(gradient: torch.Tensor, axis: int) -> float:
     )
 
 
-def _peaks(gradient: torch.Tensor, shape: Sequence[int]) -> float:
+def _peaks(gradient: torch.Tensor, shape) -> float:
     """The root of the sum of the squares of the largest entries of runs along the last axis."""
     if not gradient.numel():
         return 0.0

@@ -1,9 +1,7 @@
 """Every answer of every rule, weakened: the laws have to see it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,11 +41,11 @@ def _weaker(cotangent: Cotangent) -> Cotangent:
     return replace(cotangent, norm=cotangent.norm / 2.0)
 
 
-def _less_far(reaches: Iterable[tuple[Operand, float]]) -> Iterator[tuple[Operand, float]]:
+def _less_far(reaches):
     return ((operand, reach / 2.0) for operand, reach in reaches)
 
 
-MUTANTS: list[tuple[str, Callable[[Any], Any]]] = [
+MUTANTS = [
     ("fact", _shorter),
     ("fact", _shorter_runs),
     ("fact", _narrower),
@@ -57,7 +55,7 @@ MUTANTS: list[tuple[str, Callable[[Any], Any]]] = [
 ]
 
 
-def _mutants() -> Iterator[object]:
+def _mutants():
     for kind in STEPS:
         for question, change in MUTANTS:
             asks_nothing = rule_class(kind).reaches is Rule.reaches
@@ -70,7 +68,7 @@ def _mutants() -> Iterator[object]:
 @pytest.mark.sample(41)
 @pytest.mark.parametrize(("kind", "question", "change"), list(_mutants()))
 def test_a_weakened_answer_is_seen(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Op], question: str, change: Callable[[Any], Any]
+    monkeypatch: pytest.MonkeyPatch, kind: type[Op], question: str, change
 ) -> None:
     """What has no bound cannot be weakened: slopes of rows and masks."""
     rule = rule_class(kind)

@@ -1,6 +1,5 @@
 """A small encoder as users write it, and the same with clips in its own code: an oracle."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -63,7 +62,7 @@ def shrunk(x: Tensor, radius: float) -> Tensor:
     return x * (radius / x.norm().clamp_min(radius))
 
 
-def clipped(network: Encoder, radii: Mapping[str, tuple[float | None, float]]) -> Encoder:
+def clipped(network: Encoder, radii) -> Encoder:
     """The same weights in layers that clip in `forward` itself, for one example at a time.
 
     radii: by layer, of its input (None: not clipped) and of its cotangent; layers that are not

@@ -14,7 +14,6 @@ from torch.nn import functional
 from lipcert.analysis.clipping import with_clips
 from lipcert.audit.recorded import Match, matched
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
 from lipcert.training.clipping.backprop import install_clips
 from lipcert.training.network import Outputs, TrainedNetwork
@@ -48,21 +47,19 @@ MAPPED = (
 )
 
 
-def matches_of(graph: Graph, live: nn.Module) -> dict[str, Match]:
+def matches_of(graph, live: nn.Module) -> dict[str, Match]:
     numbers = {n: p.detach().numpy() for n, p in live.named_parameters(remove_duplicate=False)}
     shapes = {name: array.shape for name, array in numbers.items()}
     return dict(matched(graph, shapes, lambda: [numbers]))
 
 
-def installed(
-    graph: Graph, live: nn.Module, settings: Settings = MECHANISM
-) -> tuple[Graph, dict[str, Match], tuple]:
+def installed(graph, live: nn.Module, settings: Settings = MECHANISM):
     clipped = with_clips(graph, settings)
     matches = matches_of(graph, live)
     return clipped, matches, install_clips(live, clipped, matches)
 
 
-def check_clips(live: nn.Module, graph: Graph, matches: dict[str, Match]) -> None:
+def check_clips(live: nn.Module, graph, matches: dict[str, Match]) -> None:
     network = TrainedNetwork(live, None, matches, Outputs((0,), ("output",), ()))  # type: ignore[arg-type]
     require_gradients(network, graph)
 
@@ -147,7 +144,7 @@ def dense(live: nn.Module, name: str) -> Dense:
     return Dense(operand(live, f"{name}.weight"), operand(live, f"{name}.bias"))
 
 
-def graph_of(live: nn.Module) -> Graph:
+def graph_of(live: nn.Module):
     return chain((4,), dense(live, "first"), Activation("relu"), dense(live, "second"))
 
 

@@ -3,8 +3,6 @@ gradients stay below the bounds, whatever examples and weights are."""
 
 import copy
 import math
-from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 import torch
@@ -73,7 +71,7 @@ def network() -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_file(tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("encoder") / "encoder.onnx"
     x = torch.zeros(2, TOKENS, PIXELS)
     batch = torch.export.Dim("batch")
@@ -82,7 +80,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def found_of(path: Path, **changes: object) -> Bounded:
+def found_of(path, **changes: object) -> Bounded:
     settings = {
         "mechanism": "backprop-clipping",
         "loss": "cross-entropy",
@@ -96,7 +94,7 @@ def found_of(path: Path, **changes: object) -> Bounded:
     return bounded(load_model(path, trusted=True), Settings(**settings))  # type: ignore[arg-type]
 
 
-def optimizer(parameters: Iterable[nn.Parameter], lr: float) -> SGD:
+def optimizer(parameters, lr: float) -> SGD:
     return SGD([item for item in parameters if item.requires_grad], lr)
 
 
@@ -114,7 +112,7 @@ def read_by(layer: str) -> float:
 
 
 @pytest.mark.nightly
-def test_every_gradient_is_a_product_of_two_radii(model_file: Path) -> None:
+def test_every_gradient_is_a_product_of_two_radii(model_file) -> None:
     """β·C for a weight, √positions·C for a bias, at every depth; β of what stands behind a frozen
     norm is what its scale and shift leave of √width per token."""
     found = found_of(model_file).grad_norms
@@ -129,7 +127,7 @@ def test_every_gradient_is_a_product_of_two_radii(model_file: Path) -> None:
             assert 0.5 * longest < found[f"{layer}.weight"] <= longest
 
 
-def test_trained_norms_have_bounds_and_leave_those_behind_them_without(model_file: Path) -> None:
+def test_trained_norms_have_bounds_and_leave_those_behind_them_without(model_file) -> None:
     free = found_of(model_file, freeze=()).grad_norms
     lost = {name for name, bound in free.items() if bound == math.inf}
     assert lost == {
@@ -144,7 +142,7 @@ def test_trained_norms_have_bounds_and_leave_those_behind_them_without(model_fil
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trained_norms", [False, True])
-def test_no_example_exceeds_its_bounds(model_file: Path, trained_norms: bool) -> None:
+def test_no_example_exceeds_its_bounds(model_file, trained_norms: bool) -> None:
     """Autograd of the oracle: random and ascended examples, at hostile weights of all sizes; a
     quarter of the bounds is nearly reached."""
     changes = {"freeze": (), "input_clip": 0.9} if trained_norms else {}
@@ -198,7 +196,7 @@ def test_a_private_run_releases_what_the_oracle_clips() -> None:
     """The sum over single examples, over the batch size, and the noise, drawn again."""
     again = NoiseSource(7)
 
-    def silent(parameters: Iterable[nn.Parameter], lr: float) -> SGD:
+    def silent(parameters, lr: float) -> SGD:
         return Silent([item for item in parameters if item.requires_grad], lr)
 
     with private_run(
@@ -228,7 +226,7 @@ def test_a_private_run_releases_what_the_oracle_clips() -> None:
 
 
 @pytest.mark.nightly
-def test_a_run_is_certified_and_audited_as_it_was_trained(tmp_path: Path) -> None:
+def test_a_run_is_certified_and_audited_as_it_was_trained(tmp_path) -> None:
     folder = tmp_path / "run"
     with private_run(
         folder, MECHANISM, network=network, optimizer=optimizer, examples=examples()

@@ -1,7 +1,6 @@
 """Attention of bounded scale, and the transformer that is built of it: bounds under attack."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,7 +157,7 @@ def clipless_transformer(depth: int, *, scale: float = 1.0, width: int = 16) -> 
     ).eval()
 
 
-def grad_norm(module: nn.Module, folder: Path) -> float:
+def grad_norm(module: nn.Module, folder) -> float:
     example = torch.zeros(2, 1, 8, 8)
     model = trained_network(module, example, folder / "net.onnx").model
     return analyze(model, constrained(input_box=(0.0, 1.0))).network.grad_norm

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 
 from lipcert.analysis.certificate import certify
 from lipcert.analysis.pipeline import analyze
-from lipcert.importer.model import ImportedModel
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training import layers
@@ -139,13 +137,13 @@ def settings(**changes: object) -> Settings:
     return Settings(input_norm=RADIUS, loss="cross-entropy", **changes)  # type: ignore[arg-type]
 
 
-def imported(found: Net, folder: Path) -> tuple[nn.Module, ImportedModel]:
+def imported(found: Net, folder):
     module = found.make().eval()
     network = trained_network(module, torch.zeros(2, *found.shape), folder / "net.onnx")
     return module, network.model
 
 
-def inner_kinds(model: ImportedModel) -> set[str]:
+def inner_kinds(model) -> set[str]:
     """Of what lies between the first and the last dense layer, flattening left out."""
     kinds = [type(node.op).__name__ for node in model.graph.nodes]
     first, last = kinds.index("Dense"), len(kinds) - 1 - kinds[::-1].index("Dense")

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Graph, Node, graph_at
@@ -31,13 +30,11 @@ def graph_of(shape: tuple[int, ...], op: Maker) -> Graph:
     return chain(shape, op)
 
 
-def floats(array: np.ndarray, dtype: torch.dtype = torch.float32) -> Tensor:
+def floats(array: np.ndarray, dtype: torch.dtype = torch.float32):
     return torch.from_numpy(np.array(array, dtype=np.float64)).to(dtype)
 
 
-def projector(
-    graph: Graph, tensors: dict[str, Tensor], settings: Settings | None = None, **more: int
-) -> Projector:
+def projector(graph: Graph, tensors, settings: Settings | None = None, **more: int) -> Projector:
     return Projector.of(graph, settings or declared(), tensors, **more)
 
 
@@ -50,7 +47,7 @@ def matrix_of(node: Node) -> np.ndarray:
     return images.reshape(size, -1).T
 
 
-def true_norm(graph: Graph, tensors: dict[str, Tensor]) -> float:
+def true_norm(graph: Graph, tensors) -> float:
     """Of the only node of a graph, at the present numbers."""
     at = graph_at(graph, {name: tensor.double().numpy() for name, tensor in tensors.items()})
     (node,) = at.nodes

@@ -1,8 +1,5 @@
 """Proofs on a device, here the processor: the same projections, and nothing false."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +14,7 @@ from tests.training.projection.networks import floats, graph_of, projector, true
 
 
 @pytest.fixture(autouse=True, scope="module")
-def everywhere() -> Iterator[None]:
+def everywhere():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(projectors, "is_ieee", lambda device: True)
         yield
@@ -48,7 +45,7 @@ def test_the_processor_guesses_on(fails: bool, monkeypatch: pytest.MonkeyPatch) 
     asked: list[int] = []
     own = Stack.bounds
 
-    def counted(self: Stack, numbers: Any, *, tight: bool) -> Any:
+    def counted(self: Stack, numbers, *, tight: bool):
         asked.append(1)
         return own(self, numbers, tight=tight)
 
