@@ -111,7 +111,7 @@ class KeptNumbers:
     ) -> None:
         self._module = module
         self._trained = trained
-        self._others = self._untrained()
+        self._registered, self._others = _registered(module), self._untrained()
         self._present = {name: item.detach() for name, item in self._others.items()}
         self._left = {
             name: copies[name].detach() if name in copies else item.detach().clone()
@@ -131,7 +131,6 @@ class KeptNumbers:
     def keep(self) -> None:
         """Refuse changes of untrained numbers from now on."""
         self._kept = {name: item.detach().clone() for name, item in self._present.items()}
-        self._registered = _registered(self._module)
 
     def require(self, *, anew: bool = False) -> None:
         """Raise UsageError unless all numbers have their remembered values and addresses.

@@ -37,6 +37,7 @@ def test_what_was_refused_is_refused_again() -> None:
     for _ in range(2):
         with pytest.raises(UsageError, match="late was added to the module"):
             numbers.require(anew=True)
+        numbers.keep()
 
 
 def test_numbers_that_lie_elsewhere_by_now_are_compared() -> None:
