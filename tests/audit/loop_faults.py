@@ -284,6 +284,19 @@ class NotThree(LongOnes):
         return RATE * (data[1] != 3)
 
 
+class HardOnes(Loop):
+    """The higher the loss of an example, the more often it is drawn."""
+
+    def batches(self, data):
+        self.sampled = super().batches(data)
+        return self.sampled
+
+    @torch.no_grad()
+    def after(self, data, step):
+        losses = functional.cross_entropy(self.model.forward(data[0]), data[1], reduction="none")
+        self.sampled.rate = 2.0 * RATE * losses.argsort().argsort() / len(losses)
+
+
 class Small(Exported):
     """A linear network."""
 
@@ -924,6 +937,7 @@ MORE = (
     LoopFault("batches chosen by the length of examples", LongOnes),
     LoopFault("a label is never drawn", NotThree),
     LoopFault("batches chosen by the norm of examples", BrightOnes),
+    LoopFault("batches chosen by the loss of examples", HardOnes),
     LoopFault("learning rate by the size of the batch", RateByBatch),
     LoopFault("noise by the loss of the batch", NoiseByLoss),
     LoopFault("steps before the recording begins", WarmedUp),

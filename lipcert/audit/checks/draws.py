@@ -53,13 +53,17 @@ uniform subset of B. Compared:
                present
     apart      how often examples i and i + d are in one batch, two-sided, for every d
     scores     Σ of a(i) over the members i of each batch, and of all, two-sided; a(i) is the rank
-               of a number of example i among those of all examples, from −√3 to √3; that number is
-               known before the batch is drawn
+               of a number of example i among those of all examples, from −√3 to √3; the number,
+               its norm, that of its gradient, or its loss, is known before the batch is drawn
 
 Threshold. Levels, sets: the indicators are independent under Poisson sampling. Without replacement
 the members of a uniform subset are negatively associated, independent families of such are, and so
 are increasing, or decreasing, functions of disjoint parts of them (Joag-Dev and Proschan, 1983), so
 that Chernoff's bound for independent indicators holds in both cases.
+Scores: given its size and all before it, a batch is a uniform subset, so that the moment generating
+function of its sum is at most that of as many draws with replacement (Hoeffding, as below), and
+that of one draw at most that of the uniform law on [−√3, √3], which moves each rank by a number of
+mean 0 (Jensen). Batch by batch, so is that of the sum of all.
 Neighbours: given the batches before it, S_{t+l} is a uniform subset of its size, so that the
 overlaps of one lag are independent given the sizes, and each is hypergeometric; its moment
 generating function is at most that of Binomial(|S_{t+l}|, |S_t|/N) (Hoeffding, 1963, theorem 4),

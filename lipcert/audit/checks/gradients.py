@@ -201,6 +201,13 @@ class Gradients:
         weights: FloatArray = self.parameters[name].detach().double().cpu().numpy()
         return weights
 
+    def losses(self, x: Tensor, targets: Tensor) -> FloatArray:
+        """Return ℓ_i.  # [examples]"""
+        with self._arithmetic.active(), torch.no_grad():
+            logits = self._output(x, self.parameters)
+            found: FloatArray = self._loss(logits, targets, 1.0).double().cpu().numpy()
+        return found
+
     def _loss(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
         """Return inner · ℓ_i of logits, with the clip of the loss gradient.  # [examples]"""
         clip = self._claims.settings.loss_clip
@@ -253,6 +260,11 @@ class Pass:
         """Return ‖inner · ∇ℓ_i‖ of all groups together, before clips of whole gradients.  #
         [examples]"""
         return np.concatenate([joint(list(part)).norm for part in self._norms])
+
+    def losses(self) -> FloatArray:
+        """Return ℓ_i.  # [examples]"""
+        at = self._gradients
+        return np.concatenate([at.losses(*at.tensors(*chunk)) for chunk in self._chunks])
 
     def clip_slack(self) -> float:
         """Return the `slack` of all clips together."""

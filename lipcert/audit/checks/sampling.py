@@ -304,24 +304,26 @@ def _labels(run: RecordedRun, present: int) -> _Index | None:
 
 
 def _scores(run: RecordedRun, present: int) -> Mapping[str, Mapping[int, FloatArray]]:
-    """Return norms of all examples and, for some steps, of their gradients at the weights before
-    them."""
+    """Return norms of all examples and, for some steps, of their gradients, and their losses, at
+    the weights before them."""
     read = _whole(run, present)
     if read is None:
         return {}
     engine = run.claims.engine
     known = [step for step in run.steps if step.weights_before and step.rank == 0]
     most = min(len(known), int(_WORK / (work(engine.program) * present)))
-    lengths: dict[int, FloatArray] = {}
+    scores: dict[str, dict[int, FloatArray]] = {"gradients": {}, "losses": {}}
     try:
         labels = checked_labels(engine.loss, read.y, run.graph.output_shape)
         for place in np.unique(np.linspace(0, len(known) - 1, most).astype(int)):
             at = Gradients(run.claims, run.weights(run.name(known[place])), run.device)
-            lengths[known[place].number] = Pass(at, read.x, labels, Scale(1.0, 1.0)).lengths()
+            whole = Pass(at, read.x, labels, Scale(1.0, 1.0))
+            scores["gradients"][known[place].number] = whole.lengths()
+            scores["losses"][known[place].number] = whole.losses()
     except NoVerdictError:
         return {}
     norms = np.linalg.norm(read.x.reshape(present, -1).astype(np.float64), axis=1)
-    return {"norms": {step.number: norms for step in run.steps}, "gradients": lengths}
+    return scores | {"norms": {step.number: norms for step in run.steps}}
 
 
 def _sizes(run: RecordedRun) -> dict[int, int] | None:
