@@ -100,9 +100,10 @@ Weak generators: whether noise follows from noise before it, in the first 24 rel
 
 Rounding by e turns a sign with at most the probability 0.8·e, moves u by at most 0.4·e, and an
 angle by at most √2·e/(2πr) turns, in the mean over the length r less than 0.3·e. The rank of b
-among all n, over n, replaces u, for noise of whatever size; it is off by √(ln(2/p)/2n) + 1/n, or
-more with at most the probability p = 10^-20 (Dvoretzky, Kiefer and Wolfowitz; Massart, 1990). So t
-plus e, for the largest e, and twice this replaces t.
+among all n, over n, replaces u, for noise of whatever size: rounding moves it by twice as much, as
+it moves the others, too, and it is off by √(ln(2/p)/2n) + 1/n, or more with at most the probability
+p = 10^-20 (Dvoretzky, Kiefer and Wolfowitz; Massart, 1990). So t plus 2e, for the largest e, and
+twice this replaces t.
 """
 
 from __future__ import annotations
@@ -461,8 +462,8 @@ def _follows(first: FloatArray, second: FloatArray, off: float, what: str) -> Ch
     """Test whether numbers are alike wherever the numbers before them nearly agree."""
     shares = np.argsort(np.argsort(second)) / len(second)
     alike = shares[np.argsort(first)][: len(shares) // 2 * 2].reshape(-1, 2)
-    hits, off = int(np.count_nonzero(np.abs(np.diff(alike)) <= _NEAR)), off + 2.0 / len(shares)
-    near = min(1.0, _NEAR + off + math.sqrt(2.0 * math.log(2.0 / _FAR) / len(shares)))
+    hits, n = int(np.count_nonzero(np.abs(np.diff(alike)) <= _NEAR)), len(shares)
+    near = min(1.0, _NEAR + 2.0 * (off + 1.0 / n + math.sqrt(math.log(2.0 / _FAR) / (2.0 * n))))
     expected = len(alike) * near * (2.0 - near)
     chance = np.logaddexp(log_hits(hits, max(len(alike), 1), expected), math.log(_FAR))
     text = f"noise follows from noise before it ({what}): of {len(alike)} pairs that begin alike "
