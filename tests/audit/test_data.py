@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import IterableDataset
 
 from lipcert.audit.job import Job
 from lipcert.audit.prepared_job import _inputs, prepare
+from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, Modes, Verdict
 from lipcert.audit.run import audit
 from lipcert.audit.unit_results import Family
@@ -18,7 +20,7 @@ from lipcert.report.audit_json import audit_document, audit_from_document
 from lipcert.settings.settings import Settings
 from tests.audit.test_named_examples import audited as audited_run
 from tests.audit.test_replay import claims, examples, replayer
-from tests.models.shipped import path_of
+from tests.models.shipped import module, path_of
 
 MODEL = path_of("digits_mlp")
 COUNT = 90
@@ -113,6 +115,22 @@ def test_images_of_integers_are_not_rescaled(tmp_path) -> None:
     (found,) = [check for check in report.checks if check.code == "LC304"]
     assert "4 of 4 examples lie outside" in found.message
     assert found.message.endswith("they are stored as uint8, and nothing is rescaled")
+
+
+def test_files_are_those_that_the_run_states(tmp_path) -> None:
+    path = written(tmp_path)
+    for given, other in ((MODEL, path), (path, MODEL)):
+        model = module("digits_mlp", torch.float32)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        folder = tmp_path / given.stem
+        with Recorder(folder, model, optimizer, model_file=given) as recorder:
+            recorder.declare(data_sha256=hashlib.sha256(other.read_bytes()).hexdigest())
+            optimizer.step()
+        checks = audit(job(path, trace=str(folder))).checks
+        found = [check.message for check in checks if check.code == "LC319"]
+        digests = [hashlib.sha256(p.read_bytes()).hexdigest()[:16] for p in (path, MODEL)]
+        assert len(found) == 2 * (given is path)
+        assert all(digest in message for digest in digests for message in found)
 
 
 def test_what_cannot_be_looked_up_is_no_data_of_a_run(tmp_path) -> None:

@@ -25,6 +25,7 @@ from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.files import FaultKind
 from lipcert.audit.trace.reading import Trace, verify
+from lipcert.audit.trace.records import Manifest
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Readable
 from lipcert.graph.ir import parameters_of
@@ -57,8 +58,8 @@ def run_checks(ready: Ready) -> Checked:
     if ready.recorded is None:
         weights = parameters_of(ready.claims.engine.graph)
         return Checked(tuple(file_weights(ready.claims, weights)))
-    other = _other_model(ready.recorded.trace, ready.model.sha256)
-    return joined(other, _checked(ready.recorded))
+    others = _others(ready, ready.recorded.trace.manifest)
+    return joined(others, _checked(ready.recorded))
 
 
 def check_recorded_run(
@@ -156,14 +157,16 @@ def _mismatch(name: str, message: str) -> CheckReport:
     return CheckReport(code, name, Verdict.MISMATCH, text)
 
 
-def _other_model(trace: Trace, sha256: str) -> Checked:
-    """Report a run that names another model file than the one that was bounded."""
-    recorded = trace.manifest.model_sha256
-    if recorded is None or recorded == sha256:
-        return Checked()
-    message = (
-        f"the run was recorded with the model file {recorded[:16]}…, and {sha256[:16]}… was bounded"
-    )
-    remedy = "audit the file that was given to the recorder"
-    check = Check("LC319", "agreement", remedy)
-    return Checked((check.failed(message, verdict=Verdict.MISMATCH),))
+def _others(ready: Ready, manifest: Manifest) -> Checked:
+    """Report a model file, or the data set of the run, of another digest than the run states."""
+    data = ready.identity if manifest.examples_key else None
+    check = Check("LC319", "agreement", "give the files that were those of the run, in their form")
+    files = [("model file", manifest.model_sha256, ready.model.sha256, "was bounded")]
+    if data is not None:
+        files.append(("data", manifest.declaration.data_sha256, data.sha256, f"({data.of}) given"))
+    texts = [
+        f"the run was recorded with the {what} {recorded[:16]}…, and {found[:16]}… {how}"
+        for what, recorded, found, how in files
+        if recorded not in (None, found)
+    ]
+    return Checked(tuple(check.failed(text, verdict=Verdict.MISMATCH) for text in texts))
