@@ -173,8 +173,8 @@ def described(
 def index_of(index: Iterable[int] | Tensor) -> IndexArray:
     """Return the indices of examples in the data; raise UsageError unless they are whole numbers ≥
     0."""
-    given = index if isinstance(index, np.ndarray) else list(index)
-    values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(given)
+    given = index.detach().cpu().numpy() if isinstance(index, Tensor) else index
+    values = given if isinstance(given, np.ndarray) else np.asarray(list(given))
     is_whole = values.dtype.kind in "iu" or not values.size
     if values.ndim != 1 or not is_whole or (values.size and values.min() < 0):
         raise UsageError("recorder: index: give one whole number, at least 0, for each example")

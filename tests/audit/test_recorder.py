@@ -252,6 +252,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"index": [0.5]}, "whole number"),
         ({"index": [-1]}, "whole number"),
         ({"index": [[1]]}, "whole number"),
+        ({"index": torch.tensor(1)}, "whole number"),
         ({"sampler": "poison"}, "did you mean 'poisson'"),
         ({"reduction": "average"}, "not one of"),
         ({"rate": float("nan")}, "rate"),
