@@ -1,7 +1,6 @@
 """Dropout under gradient clipping: gradients of single examples with their own masks, clipped."""
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -198,6 +197,15 @@ def test_at_rest_the_gradients_are_those_of_the_graph() -> None:
                 assert torch.allclose(parameter.grad.double(), expected[name], atol=1e-6)
 
 
+def test_weights_that_change_between_the_passes_are_refused() -> None:
+    run = run_of("dense", "flat")
+    x, y = next(iter(run.loader))
+    loss = run.criterion(run.model(x), y)
+    run.model[0].weight.data.mul_(1.5)
+    with pytest.raises(UsageError, match="was changed since the last step"):
+        loss.backward()
+
+
 def test_masks_of_steps_and_examples_differ() -> None:
     with run_of("dense", "flat") as run:
         seen = []
@@ -377,13 +385,10 @@ def test_a_file_that_shows_no_dropout_is_not_what_is_trained(tmp_path) -> None:
 
 
 def test_a_closed_run_leaves_plain_dropout() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run = run_of("dense", "flat")
+    run = run_of("dense", "flat")
     run.close()
-    for part in run.model.modules():
-        assert not part._forward_hooks
-        assert not part._forward_pre_hooks
+    parts = run.model.modules()
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
 
 
 def test_a_recurrent_network_is_trained() -> None:
