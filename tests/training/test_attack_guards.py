@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from lipcert.errors import LipCertError, NoVerdictError
-from lipcert.training import GradientClipping, Loss
+from lipcert.training import BackpropClipping, GradientClipping
 from lipcert.training.exporting import export
 from tests.training.configured import step
 from tests.training.runs import DRAWN, STEP, Small, first, lines, private_run, train
@@ -281,13 +281,19 @@ def test_an_attack_is_stopped_or_changes_no_gradient(script: str) -> None:
         assert all(torch.equal(one.grad, other.grad) for one, other in pairs)
 
 
-def test_weights_that_overflowed_are_not_trained_further() -> None:
-    given = {"loss": Loss("cross-entropy"), "input_norm": 1.0, "neighbours": "replace-one"}
-    clipping = GradientClipping(clip_norm=1.0, **given)  # type: ignore[arg-type]
-    with private_run(mechanism=clipping, sampling="without-replacement") as private:
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (GradientClipping, r"hidden\.weight is"),
+        (BackpropClipping, "loss gradient at the output is"),
+    ],
+)
+def test_weights_that_overflowed_are_not_trained_further(kind, says: str) -> None:
+    mechanism = kind(neighbours="replace-one")
+    with private_run(mechanism=mechanism, sampling="without-replacement") as private:
         private.step(*first(private))
         private.optimizer.param_groups[0]["lr"] = math.inf
         private.step(*first(private))
         x, y = first(private)
-        with pytest.raises(NoVerdictError, match=r"hidden\.weight is NaN or infinite"):
+        with pytest.raises(NoVerdictError, match=f"{says} NaN or infinite"):
             private.step(x, y)

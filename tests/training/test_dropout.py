@@ -228,9 +228,7 @@ def test_a_run_with_dropout_is_certified_and_audited_as_far_as_can_be(tmp_path) 
     assert "clipped gradients add up to" in " ".join(found.output.split())
 
 
-def test_an_audit_notices_sums_that_no_clipped_gradients_add_up_to(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_notices_sums_that_no_clipped_gradients_add_up_to(tmp_path, monkeypatch) -> None:
     folder = tmp_path / "run"
     plain = SingleGradients._summed
 
@@ -339,9 +337,7 @@ class Remembering(Dense):
         return super().forward(self.sign * x)
 
 
-def test_no_example_moves_the_sum_by_what_the_module_remembers_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_example_moves_the_sum_by_what_the_module_remembers_of_it(monkeypatch) -> None:
     with private_run(None, GradientClipping(clip_norm=0.2), network=Remembering) as run:
         x, y = next(iter(run.loader))
         monkeypatch.setattr(Remembering, "turns", True)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
 from lipcert.errors import UsageError
-from lipcert.training import GradientClipping, Loss, Private, TrainingMechanism
+from lipcert.training import GradientClipping, Loss, Private
 from tests.training.runs import BATCH, CLASSES, Small, clipless, private_run
 from tests.training.test_dropout import images
 
@@ -105,9 +105,7 @@ def convolution() -> nn.Module:
         (Gathered, clipless()),
     ],
 )
-def test_gradients_are_those_of_the_module(
-    network: Callable[[], nn.Module], mechanism: TrainingMechanism
-) -> None:
+def test_gradients_are_those_of_the_module(network, mechanism) -> None:
     plain = network()
     given = {"noise_multiplier": 1e-9, "max_physical_batch": 8, "examples": images()}
     with private_run(None, mechanism, network=lambda: copy.deepcopy(plain), **given) as private:
@@ -177,9 +175,7 @@ def test_slices_of_a_batch_may_go_forward_before_one_goes_back() -> None:
 
 
 @pytest.mark.parametrize("mechanism", [MECHANISM, clipless()])
-def test_weights_that_change_between_the_passes_reach_no_gradient(
-    mechanism: TrainingMechanism,
-) -> None:
+def test_weights_that_change_between_the_passes_reach_no_gradient(mechanism) -> None:
     found = []
     for factor in (1.0, 1.5):
         private = private_run(None, mechanism, record_every=None)

@@ -110,9 +110,7 @@ class Sign(torch.optim.Optimizer):
     ("optimizer", "says"),
     [(Sign, "Sign is not an optimizer of"), (torch.optim.Adafactor, "are not numbers (eps)")],
 )
-def test_an_optimizer_whose_steps_cannot_be_repeated_is_no_pass(
-    optimizer, says: str, tmp_path
-) -> None:
+def test_an_optimizer_whose_steps_cannot_be_repeated_is_no_pass(optimizer, says, tmp_path) -> None:
     found = followed(tmp_path / "t", optimizer=optimizer, detail=1)
     (report,) = found.reports
     assert (report.verdict, says in report.message) == (Verdict.INCONCLUSIVE, True)
@@ -329,9 +327,7 @@ def test_state_that_does_not_fit_is_no_crash(tmp_path) -> None:
     ("which", "code"),
     [(("applied",), "LC321"), (("noised",), "LC314"), (("noised", "applied"), "LC321")],
 )
-def test_gradients_in_half_precision_are_no_pass(
-    which: tuple[str, ...], code: str, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_in_half_precision_are_no_pass(which, code, tmp_path, monkeypatch) -> None:
     """Rounding to eight bits could hide what was added."""
     claims, trace = recorded(tmp_path / "t", Plan(detail=1, steps=3))
     store = BlobStore(tmp_path / "t", 9)
@@ -379,9 +375,7 @@ FORMS = {
 
 @pytest.mark.parametrize("shape", [(30, 50), (64, 5)])
 @pytest.mark.parametrize("form", FORMS)
-def test_forms_of_projections_are_told_from_other_changes(
-    form: str, shape: tuple[int, int]
-) -> None:
+def test_forms_of_projections_are_told_from_other_changes(form, shape) -> None:
     random = np.random.default_rng(0)
     source = random.standard_normal(shape).astype(np.float32)
     target = FORMS[form](source).astype(np.float32).astype(float)

@@ -50,9 +50,7 @@ def of_23_bits(random: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize("draw", [normal, of_floats, of_23_bits])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [0.0, 0.02, 1.0])
-def test_chances_of_independent_noises_are_those_said(
-    draw: Callable[[np.random.Generator], np.ndarray], dtype: type, size: float
-) -> None:
+def test_chances_of_independent_noises_are_those_said(draw, dtype, size) -> None:
     """size: of the clean gradients, of which the second noise has its own."""
     random = np.random.default_rng(0)
     found, follows = [], []
@@ -76,9 +74,7 @@ def test_chances_of_independent_noises_are_those_said(
     ids=["permuted", "signs", "transposed", "a tenth, reversed"],
 )
 @pytest.mark.parametrize("size", [0.0, 0.2])
-def test_magnitudes_that_come_again_are_seen(
-    copied: Callable[..., np.ndarray], size: float
-) -> None:
+def test_magnitudes_that_come_again_are_seen(copied, size) -> None:
     random = np.random.default_rng(1)
     z = normal(random)
     first, second = (
