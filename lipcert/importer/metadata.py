@@ -57,8 +57,9 @@ _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
 _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
 _OUTPUT: Final = re.compile(r"^(\w+): USER_OUTPUT\b", re.M)
 _STATISTIC: Final = re.compile(r"(^|[._/])(running|moving)_(mean|var|variance)(_+\d+)?($|[./:])")
-_VARIABLE: Final = re.compile(r".*/ReadVariableOp(_\d+)?(/resource)?:0$")
-"""Names that tf2onnx gives to parameters; others are those of literals and results."""
+_VARIABLE: Final = re.compile(r".*/(ReadVariableOp(_\d+)?(/resource)?|\d+):0$")
+"""Names that tf2onnx gives to parameters, numbers to tables; others are those of literals and
+results."""
 _MOVED: Final = r".*/(ExpandDims|Neg|Reshape|Squeeze|transpose)(_\d+)?:0"
 """Its names for the entries of one parameter, moved, or all of them negated."""
 _PLAIN: Final = re.compile(rf".*(/[xy]|Const(_\d+)?):0$|{_MOVED}$")

@@ -340,6 +340,7 @@ def test_what_a_tool_computed_from_parameters_has_no_bound(tmp_path, name, numbe
     ("name", "is_own"),
     [
         ("m/d/mul/ReadVariableOp:0", True),
+        ("m/e/embedding_lookup/1046:0", True),  # a table
         ("m/d/Reshape_1:0", True),  # an own parameter, moved
         ("m/d/mul/y:0", True),
         ("m/d/Exp:0", False),
