@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx.onnx_ml_pb2 import ModelProto
 
-from lipcert.core.lower.constant_ops import has_halves
+from lipcert.core.lower.casts import has_halves
 from lipcert.core.program import Part, Place, Program
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.graph.domain import Domain

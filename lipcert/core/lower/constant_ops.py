@@ -1,4 +1,4 @@
-"""Compute with constants: real numbers as intervals, sizes as in `size_ops`."""
+"""Compute with constants: real numbers as intervals, some functions also of whole numbers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, absolute, clip, down, exact, norm_up, up
-from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.casts import EXACT, as_held, halves_in, is_held, or_rounded
 from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast, interval, negative, quotient
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.exact_constants import ARITHMETIC, exactly, held_for_all, whole, within
+from lipcert.core.lower.exact_constants import ARITHMETIC, exactly, held_for_all, within
 from lipcert.core.lower.slopes import chained, of_entries, repeated, with_blocks
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import (
@@ -27,31 +28,21 @@ from lipcert.core.lower.values import (
     UNKNOWN,
     VARIES,
     Constant,
-    Data,
     Value,
     check_size,
     is_finite,
 )
 from lipcert.core.program import PLUS, Acts, Added, Place, Shape, then
-from lipcert.core.reader.records import Model, Tensor, with_nested
+from lipcert.core.reader.records import Tensor
 from lipcert.core.rules.activations import function
 
 Array = npt.NDArray[Any]
-_TYPES: Final = {
-    1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "b1", 10: "f2", 11: "f8",
-    12: "u4", 13: "u8",
-}  # fmt: skip
-"""The numpy types, by the number of a type in ONNX."""
-_EXACT: Final = 1 << 24
-"""Up to this number, float32 represents all whole numbers."""
 _FEW: Final = 64
 _LARGEST: Final = 1 << 900
 _MOST_FACTORS: Final = 4096
 _MOST_WHOLE: Final = 1 << 22
 _MOST_PRODUCTS: Final = 1 << 33
 _MOST_TERMS: Final = 8
-_HALVES: Final = frozenset({"float16", "bfloat16"})
-_HALF_CODES: Final = frozenset({10, 16})
 
 
 def _is_finite(known: Interval) -> bool:
@@ -76,14 +67,14 @@ def _by_ends(
 # real numbers ---------------------------------------------------------------------------------
 
 
-def arithmetic(call: Call) -> Value:
-    """Lower Add, Sub, Mul, Div of two constants, and Sum of any number of them.
+def real_arithmetic(call: Call, found: list[Constant]) -> Value:
+    """Lower Add, Sub, Mul, Div of two constants of real numbers, and Sum of any number of them.
 
     A single number is treated as a plain one, so that a product is linear in the other factor, and
     a sum affine in the other term, unless it is computed from that, as a norm is, or a function of
     a tensor of its own, as an exponential is.
     """
-    operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
+    operation = call.node.op_type
     if operation == "Sum":
         return reduce(partial(_computed, call, "Add"), found)
     for source, single in ((0, 1),) if operation == "Div" else ((0, 1), (1, 0)):
@@ -105,8 +96,6 @@ def _repeated(constant: Constant, shape: Shape, place: Place | None) -> Constant
 
 
 def _computed(call: Call, operation: str, first: Constant, second: Constant) -> Constant:
-    if not first.is_float:
-        return whole(operation, first, second)
     shape, place = broadcast((first, second))
     left, right = interval(first), interval(second)
     for source, other in ((first, second), (second, first)):
@@ -147,7 +136,7 @@ def _exact_result(
     if not (_is_finite(first) and _is_finite(second)):
         return None
     if operation in ARITHMETIC and all(
-        (np.trunc(item.lo) == item.lo).all() and (np.abs(item.lo) <= _EXACT).all()
+        (np.trunc(item.lo) == item.lo).all() and (np.abs(item.lo) <= EXACT).all()
         for item in (first, second)
     ):
         return exact(np.asarray(ARITHMETIC[operation](first.lo, second.lo)))
@@ -236,134 +225,6 @@ def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
         return of_entries(found, value, function(name, numbers).derivative(known))
     except Unsupported:
         return found
-
-
-def has_halves(model: Model) -> bool:
-    """Whether a tensor of the file, or one that its nodes compute, may be narrower than float32.
-
-    Proof: the type of a result is that of an input, of a tensor in an attribute, or is named by an
-    attribute `to` or `dtype` of its node.
-    """
-    types = {tensor.dtype for tensor in model.initializers.values()}
-    types.update(item.dtype for item in model.inputs)
-    codes = set()
-    for node in with_nested(model.nodes):
-        for name, attribute in node.attributes.items():
-            if isinstance(attribute.value, Tensor):
-                types.add(attribute.value.dtype)
-            if name in {"to", "dtype", "output_dtype"}:
-                codes.add(attribute.value)
-    return not codes.isdisjoint(_HALF_CODES) or not types.isdisjoint(_HALVES)
-
-
-def halves_in(sink: Sink) -> bool:
-    """Whether the file that is read `has_halves`, which is found once."""
-    if sink.halves is None:
-        sink.halves = has_halves(sink.model)
-    return sink.halves
-
-
-def is_held(array: Array, *, halves: bool) -> bool:
-    """Whether float32, and with `halves` also float16 and bfloat16, represents the numbers.
-
-    Proof: a bfloat16 number is a float32 number whose lower 16 bits are 0.
-    """
-    with np.errstate(over="ignore", under="ignore"):
-        single = array.astype(np.float32)
-        same = np.array_equal(single, array)
-        if not halves:
-            return same
-        narrow = np.array_equal(array.astype(np.float16), array)
-    return same and narrow and not (single.view(np.uint32) & 0xFFFF).any()
-
-
-def as_held(sink: Sink, known: Interval) -> Interval:
-    """Return the same numbers, marked as inexact if a narrower type of the file may round them."""
-    is_exact = not halves_in(sink) or is_held(known.lo, halves=True)
-    return known if is_exact else Interval(known.lo, known.hi.view())
-
-
-def or_rounded(known: Interval) -> Interval:
-    """Enclose the real numbers, and those that float32 or float64 arithmetic has instead.
-
-    Proof: rounding to nearest is monotone, so a number in [lo, hi] is rounded to one between what
-    the ends are rounded to; float64 holds the ends, and moves no number across them.
-    """
-    with np.errstate(over="ignore", under="ignore"):
-        low, high = (ends.astype(np.float32).astype(np.float64) for ends in (known.lo, known.hi))
-    return Interval(np.minimum(known.lo, low), np.maximum(known.hi, high))
-
-
-def cast(call: Call) -> Value:
-    """Lower Cast: whole numbers must fit the new type; real numbers are rounded to it."""
-    constant = call.constant(0)
-    kind = _TYPES.get(call.integer("to", 0))
-    call.integer("saturate", 1), call.text("round_mode", "up")
-    if kind is None:
-        raise Unsupported("the type is not supported")
-    if kind[0] != "f":
-        return _as_whole(call, constant, np.dtype(kind))
-    varies = held_for_all(constant, np.dtype(kind))
-    low = constant.lo.astype(kind).astype(np.float64)
-    high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
-    same = np.array_equal(low, constant.lo) and np.array_equal(high, constant.hi)
-    sources, acts, slopes = constant.sources, constant.acts, constant.slopes
-    if not same:
-        sources, acts, slopes = sum_of_sources(constant), None, chained((constant, 1.0))
-    if not constant.is_float and not same and constant.varies is not None:
-        constant.check_fixed()
-    return Constant(low, high, sources, constant.place, varies, acts, slopes=slopes)
-
-
-def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
-    """Convert whole numbers to another type that holds them, or to whether they are not 0."""
-    call.sink.untracked.update(constant.sources)
-    if constant.lo is not constant.hi or not np.array_equal(np.trunc(constant.lo), constant.lo):
-        raise Unsupported("a number that is not whole becomes one")
-    if constant.is_float and not is_held(constant.lo, halves=False):
-        raise Unsupported("a whole number is none of float32, so it has two readings")
-    if dtype.kind == "b":
-        constant.check_fixed()
-        return Constant.of(constant.lo != 0, constant.place)
-    numbers = np.asarray([int(item) for item in constant.lo.flat], dtype=object)
-    cast = within(numbers.reshape(constant.shape), dtype)
-    return Constant.of(cast, constant.place, held_for_all(constant, dtype))
-
-
-def cast_like(call: Call) -> Value:
-    """Lower CastLike; to a real type, constants are kept exactly, or enclosed with rounding.
-
-    Proof: all types are float32 or float64, and `or_rounded` holds the number of either; whole
-    numbers up to 2²⁴ are such numbers themselves. Where the file has narrower types, only numbers
-    that all types hold are taken.
-    """
-    call.integer("saturate", 1), call.text("round_mode", "up")
-    value, like = call.value(0), call.value(1)
-    if any(isinstance(item, Data) and not item.is_real for item in (value, like)):
-        from lipcert.core.lower.truth import as_other_type  # noqa: PLC0415  for such values only
-
-        given = as_other_type(call, value, like)
-        return given if isinstance(given, Data) else _as_whole(call, given, np.dtype(np.int64))
-    if isinstance(like, Constant) and not like.is_float:
-        if isinstance(value, Data):
-            raise Unsupported("it rounds to whole numbers")
-        return _as_whole(call, value, like.lo.dtype)
-    if isinstance(value, Data):
-        return value
-    value.check_fixed()
-    halves = halves_in(call.sink)
-    if not value.is_float:
-        real = value.lo.astype(np.float64)
-        if value.lo is not value.hi or (np.abs(real) > _EXACT).any():
-            raise Unsupported("it may round a whole number")
-        value = Constant.of(real, value.place)
-    if is_held(value.lo, halves=halves) and is_held(value.hi, halves=halves):
-        return value
-    if halves:
-        raise Unsupported("it may round a constant to a half-precision number")
-    found = or_rounded(Interval(value.lo, value.hi))
-    slopes = chained((value, 1.0))
-    return Constant(found.lo, found.hi, sum_of_sources(value), value.place, slopes=slopes)
 
 
 # other ----------------------------------------------------------------------------------------

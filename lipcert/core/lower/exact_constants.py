@@ -1,4 +1,4 @@
-"""Compute with exact constants: whole numbers, multiples c·N of the batch size, and jumps.
+"""Compute with exact constants: whole numbers, multiples c·N of the batch size, casts and jumps.
 
 A function that jumps must have the same value for a number and its float32.
 """
@@ -6,6 +6,7 @@ A function that jumps must have the same value for a number and its float32.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial, reduce
 from operator import add, floordiv, mul, sub
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.casts import is_held
 from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast
 from lipcert.core.lower.errors import Unsupported
@@ -25,6 +27,11 @@ _MOST: Final = 1 << 22
 _LARGEST_BATCH: Final = 1 << 20
 """Largest batch size N for which c·N has to fit its type."""
 ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"Add": add, "Mul": mul, "Sub": sub}
+_TYPES: Final = {
+    1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "b1", 10: "f2", 11: "f8",
+    12: "u4", 13: "u8",
+}  # fmt: skip
+"""The numpy types, by the number of a type in ONNX."""
 
 
 def within(numbers: Array, dtype: np.dtype[Any]) -> Array:
@@ -51,7 +58,17 @@ def held_for_all(constant: Constant, dtype: np.dtype[Any]) -> Array | None:
     return np.where(fits, varies, UNKNOWN)
 
 
-def whole(operation: str, first: Constant, second: Constant) -> Constant:
+def arithmetic(call: Call) -> Value:
+    """Lower Add, Sub, Mul, Div of two constants, and Sum of any number of them."""
+    operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
+    if any(item.is_float for item in found):
+        from lipcert.core.lower.constant_ops import real_arithmetic  # noqa: PLC0415  for such alone
+
+        return real_arithmetic(call, found)
+    return reduce(partial(_whole, "Add" if operation == "Sum" else operation), found)
+
+
+def _whole(operation: str, first: Constant, second: Constant) -> Constant:
     """Compute with integers: c·N times or divided by a fixed whole number, and (c·N)/(d·N).
 
     For numbers c + p·i of examples i: their sums with, and multiples by, fixed whole numbers.
@@ -98,6 +115,44 @@ def _counting(operation: str, first: Constant, second: Constant) -> Array:
         if operation == "Mul" and (other.lo > 0).all():
             return within(np.asarray(varies.astype(object) * other.lo), np.dtype(np.int64))
     raise Unsupported(VARIES)
+
+
+def cast(call: Call) -> Value:
+    """Lower Cast: whole numbers must fit the new type; real numbers are rounded to it."""
+    constant = call.constant(0)
+    kind = _TYPES.get(call.integer("to", 0))
+    call.integer("saturate", 1), call.text("round_mode", "up")
+    if kind is None:
+        raise Unsupported("the type is not supported")
+    if kind[0] != "f":
+        return as_whole(call, constant, np.dtype(kind))
+    varies = held_for_all(constant, np.dtype(kind))
+    low = constant.lo.astype(kind).astype(np.float64)
+    high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
+    same = np.array_equal(low, constant.lo) and np.array_equal(high, constant.hi)
+    sources, acts, slopes = constant.sources, constant.acts, constant.slopes
+    if not same:
+        from lipcert.core.lower.slopes import chained  # noqa: PLC0415  for such alone
+
+        sources, acts, slopes = sum_of_sources(constant), None, chained((constant, 1.0))
+    if not constant.is_float and not same and constant.varies is not None:
+        constant.check_fixed()
+    return Constant(low, high, sources, constant.place, varies, acts, slopes=slopes)
+
+
+def as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
+    """Convert whole numbers to another type that holds them, or to whether they are not 0."""
+    call.sink.untracked.update(constant.sources)
+    if constant.lo is not constant.hi or not np.array_equal(np.trunc(constant.lo), constant.lo):
+        raise Unsupported("a number that is not whole becomes one")
+    if constant.is_float and not is_held(constant.lo, halves=False):
+        raise Unsupported("a whole number is none of float32, so it has two readings")
+    if dtype.kind == "b":
+        constant.check_fixed()
+        return Constant.of(constant.lo != 0, constant.place)
+    numbers = np.asarray([int(item) for item in constant.lo.flat], dtype=object)
+    cast = within(numbers.reshape(constant.shape), dtype)
+    return Constant.of(cast, constant.place, held_for_all(constant, dtype))
 
 
 def equal(call: Call) -> Value:

@@ -18,8 +18,8 @@ Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
 LAYOUT: Final = Registry("lower", {
-    "casts.same": "Dropout Identity",
     "entry_ops": "Gelu",
+    "entry_ops.same": "Dropout Identity",
     "function_choices": "Clip",
     "functions.named": "Elu Erf HardSigmoid HardSwish LeakyRelu Relu Sigmoid Softplus Tanh",
     "layout_ops": "Flatten Reshape Squeeze Transpose Unsqueeze",
@@ -33,11 +33,11 @@ DATA: Final = Registry("lower", {
     "axis_ops.normalization": "LayerNormalization",
     "axis_ops.reduction": "ReduceMax ReduceMean ReduceSum",
     "axis_ops.softmax": "LogSoftmax Softmax",
-    "casts.same": "Cast",
     "conv_ops.conv": "Conv",
     "entry_ops.difference": "Sub",
     "entry_ops.product": "Mul",
     "entry_ops.ratio": "Div",
+    "entry_ops.same": "Cast",
     "entry_ops.total": "Add",
     "gemm": "Gemm",
     "image_ops.batch_norm": "BatchNormalization",

@@ -8,7 +8,7 @@ import numpy as np
 
 from lipcert.core.interval import Interval, exact
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.constant_ops import as_held
+from lipcert.core.lower.casts import as_held
 from lipcert.core.lower.entrywise import interval
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import REALS

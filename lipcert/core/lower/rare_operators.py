@@ -8,11 +8,11 @@ LAYOUT: Final = Registry("lower", {
     "attention_op": "Attention",
     "block_ops": "DepthToSpace GatherElements GatherND ScatterElements ScatterND SpaceToDepth",
     "block_ops.triangle": "Trilu",
+    "casts": "CastLike",
     "composites": "LpNormalization Mean",
     "composites.cumulated": "CumSum",
     "composites.log_sum": "ReduceLogSum",
     "composites.mean_variance": "MeanVarianceNormalization",
-    "constant_ops": "CastLike",
     "contraction": "Einsum",
     "function_choices": "Shrink Swish",
     "functions.named": "Atan Celu Cos Exp Log Mish Reciprocal Selu Sin Softsign "
@@ -55,8 +55,6 @@ CONSTANTS: Final = Registry("lower", {
     "composites.batch_norm": "BatchNormalization",
     "composites.layer_norm": "LayerNormalization",
     "constant_ops.absolute_value": "Abs",
-    "constant_ops.arithmetic": "Add Div Mul Sub Sum",
-    "constant_ops.cast": "Cast",
     "constant_ops.choice": "Where",
     "constant_ops.extremum": "Max Min",
     "constant_ops.opposite": "Neg",
@@ -65,7 +63,8 @@ CONSTANTS: Final = Registry("lower", {
     "constant_ops.reduction": "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd "
     "ReduceSum ReduceSumSquare",
     "constant_ops.root": "Sqrt",
-    "exact_constants": "Equal",
+    "exact_constants": "Cast Equal",
+    "exact_constants.arithmetic": "Add Div Mul Sub Sum",
     "exact_constants.jump": "And Ceil Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual "
     "Not Or Round Sign Xor",
     "exact_constants.modulo": "Mod",

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
-from lipcert.core.lower.constant_ops import has_halves, is_held, or_rounded
+from lipcert.core.lower.casts import has_halves, is_held, or_rounded
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.token_kinds import Attention, Scale
 from lipcert.core.verdict import Verdict
