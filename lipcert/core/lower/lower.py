@@ -234,7 +234,7 @@ class Walk:
             ]
             first = int(node.op_type == "Where")  # of whose condition its rule speaks
             for place, item in enumerate(inputs[first:], first):
-                if isinstance(item, Constant) and item.lo.dtype.kind == "b":
+                if isinstance(item, Constant) and item.sources and not item.is_float:
                     sink.untracked.update(item.sources)
                     inputs[place] = replace(item, sources={})
             if sink.count is not None:

@@ -142,8 +142,16 @@ def test_slopes_bound_the_norms_of_jacobians(name, seed, scale) -> None:
             assert bound < math.inf
 
 
-@pytest.mark.parametrize("read", ["Cast<to=1>(c)", "Where(d, one, two)", "Where(c, x, one)"])
-def test_tensors_that_only_decide_have_no_bound(read: str) -> None:
-    nodes = f"c = Greater(v, two)  d = Not(c)  k = {read}  y = Mul(x, k)"
-    numbers = {"v": np.ones(4), "one": 1.0, "two": 2.0}
+DECISIONS = [
+    "k = Cast<to=1>(c)",
+    "k = Where(d, one, two)",
+    "k = Where(c, x, one)",
+    "m = Where(c, i, j)  n = Add(m, i)  k = Cast<to=1>(n)",
+]
+
+
+@pytest.mark.parametrize("decided", DECISIONS)
+def test_tensors_that_only_decide_have_no_bound(decided: str) -> None:
+    nodes = f"c = Greater(v, two)  d = Not(c)  {decided}  y = Mul(x, k)"
+    numbers = {"v": np.ones(4), "one": 1.0, "two": 2.0, "i": np.array([1]), "j": np.array([2])}
     assert "v" in program(model(nodes, ("N", 4), numbers)).untracked
