@@ -23,15 +23,11 @@ def has_halves(model: Model) -> bool:
     Proof: the type of a result is that of an input, of a tensor in an attribute, or is named by an
     attribute `to` or `dtype` of its node.
     """
-    types = {tensor.dtype for tensor in model.initializers.values()}
-    types.update(item.dtype for item in model.inputs)
-    codes = set()
-    for node in with_nested(model.nodes):
-        for name, attribute in node.attributes.items():
-            if isinstance(attribute.value, Tensor):
-                types.add(attribute.value.dtype)
-            if name in {"to", "dtype", "output_dtype"}:
-                codes.add(attribute.value)
+    given = [item for node in with_nested(model.nodes) for item in node.attributes.items()]
+    types = {item.value.dtype for _, item in given if isinstance(item.value, Tensor)}
+    types |= {tensor.dtype for tensor in model.initializers.values()}
+    types |= {item.dtype for item in model.inputs}
+    codes = {item.value for name, item in given if name in {"to", "dtype", "output_dtype"}}
     return not codes.isdisjoint(_HALF_CODES) or not types.isdisjoint(_HALVES)
 
 

@@ -204,25 +204,20 @@ def root(call: Call) -> Value:
     return of_entries(root, constant, slopes) if constant.sources else root
 
 
-def image_of(known: Interval, name: str, *numbers: float) -> Interval:
-    """Enclose a function of numbers that are given as intervals."""
-    return function(name, numbers).image(known)
-
-
 def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
     """Return a function of every entry of a constant, with its slopes."""
     value.check_fixed()
     if not value.is_float:
         raise Unsupported("a function of whole numbers")
-    known = Interval(value.lo, value.hi)
-    image = image_of(known, name, *numbers)
+    known, rule = Interval(value.lo, value.hi), function(name, numbers)
+    image = rule.image(known)
     high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
     sources = dict.fromkeys(value.sources, math.inf)
     found = Constant(image.lo, high, sources, value.place)
     if not sources:
         return found
     try:
-        return of_entries(found, value, function(name, numbers).derivative(known))
+        return of_entries(found, value, rule.derivative(known))
     except Unsupported:
         return found
 
@@ -272,7 +267,7 @@ def power(call: Call) -> Value:
         for number in numbers:
             here = marks == number
             base = Interval(constant.lo[here], constant.hi[here])
-            found = image_of(base, "power", float(number))
+            found = function("power", (float(number),)).image(base)
             low[here], high[here] = found.lo, found.hi
         return Constant(low, high, sum_of_sources(constant, exponent), place)
     if not set(numbers.tolist()) <= set(range(64)) or constant.lo.size > _MOST_FACTORS:
@@ -315,11 +310,8 @@ def product(call: Call) -> Value:
     if not first.shape or not second.shape:
         raise Unsupported(FIXED)
     if not _are_stacked(first, second):
-        if second.place is not None:
-            raise Unsupported(FIXED)
-        if first.place is not None and (
-            len(second.shape) != 2 or first.place.axis == len(first.shape) - 1
-        ):
+        is_last = first.place is not None and first.place.axis == len(first.shape) - 1
+        if second.place is not None or is_last or (first.place and len(second.shape) != 2):
             raise Unsupported(FIXED)
     if not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")

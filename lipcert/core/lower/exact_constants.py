@@ -19,6 +19,7 @@ from lipcert.core.lower.constant_node import sum_of_sources
 from lipcert.core.lower.entrywise import broadcast
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import SAME, TIMES, UNKNOWN, VARIES, Constant, Value
+from lipcert.core.reader.tensors import DTYPES
 
 Array = npt.NDArray[Any]
 _READINGS: Final = "it jumps between a number and its float32, so it has two readings"
@@ -27,11 +28,6 @@ _MOST: Final = 1 << 22
 _LARGEST_BATCH: Final = 1 << 20
 """Largest batch size N for which c·N has to fit its type."""
 ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"Add": add, "Mul": mul, "Sub": sub}
-_TYPES: Final = {
-    1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "b1", 10: "f2", 11: "f8",
-    12: "u4", 13: "u8",
-}  # fmt: skip
-"""The numpy types, by the number of a type in ONNX."""
 
 
 def within(numbers: Array, dtype: np.dtype[Any]) -> Array:
@@ -120,9 +116,9 @@ def _counting(operation: str, first: Constant, second: Constant) -> Array:
 def cast(call: Call) -> Value:
     """Lower Cast: whole numbers must fit the new type; real numbers are rounded to it."""
     constant = call.constant(0)
-    kind = _TYPES.get(call.integer("to", 0))
+    kind = DTYPES.get(call.integer("to", 0), "bfloat16")
     call.integer("saturate", 1), call.text("round_mode", "up")
-    if kind is None:
+    if kind == "bfloat16":
         raise Unsupported("the type is not supported")
     if kind[0] != "f":
         return as_whole(call, constant, np.dtype(kind))
@@ -150,8 +146,7 @@ def as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
     if dtype.kind == "b":
         constant.check_fixed()
         return Constant.of(constant.lo != 0, constant.place)
-    numbers = np.asarray([int(item) for item in constant.lo.flat], dtype=object)
-    cast = within(numbers.reshape(constant.shape), dtype)
+    cast = within(np.asarray(constant.lo).astype(object), dtype)
     return Constant.of(cast, constant.place, held_for_all(constant, dtype))
 
 
@@ -202,12 +197,6 @@ def modulo(call: Call) -> Value:
     return exactly(call, function)
 
 
-def _signs(array: Array) -> Array:
-    if array.dtype.kind == "u":
-        raise Unsupported("a number without a sign")
-    return np.asarray(np.sign(array))
-
-
 _JUMPS: Final[Mapping[str, Callable[..., Any]]] = {
     "And": np.logical_and,
     "Ceil": np.ceil,
@@ -221,7 +210,7 @@ _JUMPS: Final[Mapping[str, Callable[..., Any]]] = {
     "Not": np.logical_not,
     "Or": np.logical_or,
     "Round": np.round,
-    "Sign": _signs,
+    "Sign": np.sign,
     "Xor": np.logical_xor,
 }
 
