@@ -87,6 +87,8 @@ CASES = {
         i = Cast<to=7>(l)  j = Mod(i, three)  k = Unsqueeze(j, zero)
         y = Slice(x, zero, k, zero_one)""", ["N", 5, 7],
         {"two": 2, "half": 0.5, "three": 2, "zero": [0], "zero_one": [1]}, 13),
+    "unsigned signs": ("k = Cast<to=2>(c)  s = Sign(k)  f = Cast<to=1>(s)  y = Mul(x, f)", ["N", 3],
+        {"c": [0.0, 1.0, 255.0]}, 13),
     "product of sizes": ("""s = Shape(x)  t = Slice(s, a, b)  p = ReduceProd(t)
         z = Concat<axis=0>(p, last)  y = Reshape(x, z)""", ["N", 5, 7],
         {"a": [0], "b": [2], "last": [7]}, 13),
