@@ -42,8 +42,8 @@ class Claims:
 
     values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the names of values that file and graph
     share. groups: groups of parameters with their bounds, infinite if there is none. engine: the
-    bounds derived for the same network under the same settings. certificate: the one that makes the
-    claims; None for an analysis.
+    bounds derived for the same network under the same settings; with little effort if a certificate
+    claims its own for one set of weights. certificate: that one; None for an analysis.
     """
 
     origin: str
@@ -147,7 +147,8 @@ def claims_of_certificate(
     if any(claim.dimension < 1 for claim in certificate.groups):
         raise NoVerdictError(f"audit: {origin} has a group without parameters; certify again")
     settings = settings_of(certificate, model.path).with_inputs(model.graph.inputs)
-    found = bounded(model, settings, observe)
+    effort = "quick" if settings.scope == "point" else settings.tier  # others guide attacks
+    found = bounded(model, replace(settings, tier=effort), observe)
     stated = Premises.read(certificate.assumptions).layer_clip
     if stated is not None and stated != found.premises.layer_clip:
         raise NoVerdictError(
