@@ -24,6 +24,7 @@ from tests.audit.checks.runs import (
     bad,
     claims_for,
 )
+from tests.audit.loop_faults import shifted_signs
 
 pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 
@@ -139,3 +140,8 @@ def seeded_each(_name: str, step: int, drawn: torch.Tensor, std: float) -> torch
 def test_noise_of_one_step_is_compared_with_itself(tmp_path: Path) -> None:
     found = audited(tmp_path / "t", noise_of=seeded_each, detail=100, state_noise=False)
     assert ("LC315", "seed-reuse") in bad(found)
+
+
+def test_noise_of_a_weak_generator_is_seen_in_a_run(tmp_path) -> None:
+    found = audited(tmp_path / "t", noise_of=lambda _name, _step, z, _std: shifted_signs(z))
+    assert bad(found) == {("LC315", "seed-reuse")}
