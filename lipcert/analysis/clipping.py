@@ -27,9 +27,9 @@ def with_clips(graph: Graph, settings: Settings) -> Graph:
     """Return the graph with the clips of the settings.
 
     A layer is a run of nodes that use trained parameters of one layer (a product and the addition
-    of its bias, say), with the padding that a convolution reads, and with the normalisation that
-    a scale and a shift belong to. Its input is clipped before these, its cotangent after its last
-    node.
+    of its bias, say), as their names or else the nodes of the file tell, with the padding that a
+    convolution reads, and with the normalisation that a scale and a shift belong to. Its input is
+    clipped before these, its cotangent after its last node.
 
     Raises:
         UsageError: if a pattern of the settings fits no layer, or a layer has no radius for its
@@ -97,10 +97,12 @@ def _layers(graph: Graph) -> list[_Layer]:
     producers = {node.output: node for node in graph.nodes}
     keys: dict[str, str] = {}
     runs: dict[str, list[Node]] = {}
+    of_file = {node.step.node: node.name for node in graph.nodes}
     for node in graph.nodes:
-        key = _layer_key(graph, node)
-        if key is None:
+        name = next(_trained(graph, [node]), None)
+        if name is None:
             continue
+        key = layer_of(name, of_file[node.step.node])
         source = node.inputs[0]
         read_here_alone = node.inputs == (source,) and readers[source] == 1
         if read_here_alone and source in runs and keys[source] == key:
@@ -149,12 +151,6 @@ def _is_affine(node: Node) -> bool:
 def _is_padded(node: Node, before: Node) -> bool:
     is_forward = isinstance(node.op, Conv) and not node.op.transposed
     return is_forward and padding_of(before) is not None
-
-
-def _layer_key(graph: Graph, node: Node) -> str | None:
-    """Return the layer of the trained parameters that a node uses; None if it uses none."""
-    name = next(_trained(graph, [node]), None)
-    return None if name is None else layer_of(name, node.name)
 
 
 def _trained(graph: Graph, nodes: Iterable[Node]) -> Iterator[str]:

@@ -160,6 +160,16 @@ def test_what_has_no_bound_is_named_with_what_to_do(tmp_path) -> None:
     assert kinds(graph) == ["InputClip", "Gemm", "Add", "CotangentClip"]
 
 
+def test_a_scaled_product_is_one_layer_with_its_bias(tmp_path) -> None:
+    """Names without a dot say nothing of layers: the gradients are β·|alpha|·C and |beta|·C."""
+    nodes = [node("Gemm", "x w b", "h", alpha=0.5, beta=3.0), node("Relu", "h", "y")]
+    path, square = tmp_path / "net.onnx", np.eye(2, dtype=np.float32)
+    proto = onnx_model(nodes, ["N", 2], {"w": square, "b": square[0]})
+    path.write_bytes(proto.SerializeToString())
+    found = analyze(load_model(path), Settings(**CLIPPED, input_norm=1.0, loss="bce"))
+    assert {item.name: item.grad_norm for item in found.parameters} == {"w": 0.0625, "b": 0.75}
+
+
 def test_interleaved_branches_keep_their_layers_whole() -> None:
     steps = [
         ("a", dense("left", bias=False), ("x",)),
