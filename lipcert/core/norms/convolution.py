@@ -214,8 +214,8 @@ class Kernel:
 
 
 def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel:
-    """The linear part of consecutive steps as one kernel; None where it is none, or one beyond the
-    limits of a proof."""
+    """The linear part of consecutive steps as one kernel; raise NotProved where it is none, or one
+    beyond the limits of a proof."""
     (first, *more) = steps
     if more:
         from lipcert.core.norms.fused import fused_kernel  # noqa: PLC0415  runs only

@@ -33,7 +33,7 @@ class Strip:
 def strips_at_most_float(strips: Sequence[Strip], columns: int, claim: float) -> bool:
     """Whether ‖T‖₂ ≤ claim could be proved of the matrix of these strips.
 
-    ValueError for a claim that is not a bound, or numbers that are not finite.
+    NotProved for a claim that is not a bound, or numbers that are not finite.
     Proof. That of `float_engine`: an entry of AᵀA is the sum, over the strips that meet its row and
     its column, of inner products of columns of a strip: a sum of at most m products in some order,
     and 0 where no strip meets both. That the product of a strip by itself is formed once, and added
