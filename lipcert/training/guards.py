@@ -254,14 +254,15 @@ class StepGuard:
     def losing(self, logits: Tensor) -> Passing:
         """Check that the criterion is called with the output of the last pass; return that pass."""
         batch = self._current_batch("private.criterion")
-        self._require_plain(logits.device)
         passing, batch.last = batch.last, None
         if passing is None or not passing.is_of(logits) or not torch.is_grad_enabled():
             raise UsageError(
                 "training: private.criterion takes the output of the model itself, from a forward "
                 "pass in training mode: call model.train(), change nothing in between, and call "
-                "both where gradients are enabled"
+                "both where gradients are enabled; wrap a model that returns a mapping, as of "
+                "Hugging Face, in one whose forward() returns self.model(x).logits"
             )
+        self._require_plain(logits.device)
         batch.lost += len(logits)
         if batch.lost > batch.examples:
             raise UsageError(

@@ -232,8 +232,8 @@ class Hooks:
             arguments = self._in_order(arguments, keywords)
         if not arguments or not all(isinstance(x, Tensor) for x in arguments):
             raise UsageError(
-                "training: the model takes one tensor of examples, and nothing else: model(x); or "
-                "one for each of its inputs: model(a, b), model(a=a, b=b)"
+                "training: the model takes one tensor of examples, and nothing else, no labels: "
+                "model(x); or one for each of its inputs: model(a, b), model(a=a, b=b)"
             )
         self._guard.require_inputs(arguments)
         twin = tape.current()

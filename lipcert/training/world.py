@@ -263,6 +263,10 @@ def refuse_incomplete(module: nn.Module) -> None:
     """Raise UsageError for a module that does not hold its code and all of its numbers here."""
     if isinstance(module, torch.jit.ScriptModule):
         raise UsageError("training: a ScriptModule is not exported; give what was scripted")
+    if isinstance(module, torch.fx.GraphModule) and "train" in vars(module):
+        raise UsageError("training: a module of torch.export never trains; give what was exported")
+    if any("nn.quantized" in type(part).__module__ for part in module.modules()):
+        raise UsageError("training: a quantised module has no weights to train; quantise it later")
     for name, item in (*module.named_parameters(), *module.named_buffers()):
         if hasattr(item, "device_mesh"):  # as a DTensor has
             why = (

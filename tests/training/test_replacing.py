@@ -231,6 +231,8 @@ def test_what_a_norm_does_besides_is_kept() -> None:
     (lambda: make_trainable(nn.LazyBatchNorm2d()), "lazy module has no shape"),
     (lambda: make_trainable(nn.Linear(2, 2, device="meta")), "has no numbers"),
     (lambda: make_trainable(torch.jit.script(nn.Linear(2, 2))), "give what was scripted"),
+    (lambda: make_trainable(torch.ao.nn.quantized.dynamic.Linear(2, 2)), "quantise it later"),
+    (lambda: make_trainable(torch.export.export(nn.ReLU(), (torch.ones(2),)).module()), "exported"),
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor=0), "norm-floor"),
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor="1"), "norm-floor"),
 ])  # fmt: skip
