@@ -243,10 +243,9 @@ class Hooks:
         given = arguments[0] if is_alone else side_by_side(arguments)
         self._guard.entering(given)
         self._describe(len(given), given)
-        known, shorter = self._guard.output, self._shorter
-        if is_alone and known is not None and shorter and shorter.expects(given, known):
-            return arguments, {}
-        x = self._guard.inputs.clone()
+        known, x = self._guard.output, self._guard.inputs.clone()  # a trace shows what was admitted
+        if is_alone and known is not None and self._shorter is not None:
+            self._shorter.expects(x, known)
         return (x,) if is_alone else split(x, arguments), {}
 
     def _in_order(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
