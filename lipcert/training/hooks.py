@@ -101,15 +101,13 @@ class Shorter:
         vars(forward)[OF_RUN] = own
         module.forward = forward
 
-    def expects(self, x: Tensor, output: Tensor) -> bool:
-        """Announce a forward pass in training mode on x, whose output is known; return whether it
-        is left out."""
+    def expect(self, x: Tensor, output: Tensor) -> None:
+        """Announce a forward pass in training mode on x, whose output is known."""
         if not self._is_quiet:
             before, self._known = self._known, _attributes(self._module)
             self._is_quiet = before is not None and _are_the_same(before, self._known)
         is_seen = not self._is_quiet or self._is_watched() or torch.compiler.is_compiling()
         self._expected = None if is_seen else (x, output)
-        return not is_seen
 
     def remove(self) -> None:
         """Restore the module's own forward pass."""
@@ -243,9 +241,9 @@ class Hooks:
         given = arguments[0] if is_alone else side_by_side(arguments)
         self._guard.entering(given)
         self._describe(len(given), given)
-        known, x = self._guard.output, self._guard.inputs.clone()  # a trace shows what was admitted
+        x, known = self._guard.inputs.clone(), self._guard.output
         if is_alone and known is not None and self._shorter is not None:
-            self._shorter.expects(x, known)
+            self._shorter.expect(x, known)
         return (x,) if is_alone else split(x, arguments), {}
 
     def _in_order(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:

@@ -11,6 +11,8 @@ from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Close
 from lipcert.errors import UsageError
+from lipcert.gradient_stats.examples import outside
+from lipcert.settings.settings import Settings
 from lipcert.training import Loss, WeightClipping
 from lipcert.training.kept_numbers import KeptNumbers
 from lipcert.verbs import audit
@@ -57,6 +59,17 @@ def test_it_is_audited_with_the_data_set(run, tmp_path) -> None:
     assert ["a seed below 2³²" in note for note in report.notes] == [True]
     assert report.examples == sum(batch.examples for step in steps for batch in step.batches)
     assert {"contribution", "agreement"} <= {check.name for check in report.checks}
+
+
+def test_inputs_are_recorded_as_a_step_admits_them(tmp_path) -> None:
+    """Also where the module's own pass is left out, from the second step on."""
+    x, y = data().tensors
+    with private_run(tmp_path / "run", examples=TensorDataset(x * (1.0 + 2.0**-23), y)) as private:
+        train(private)
+    batches = [b for step in read_trace(tmp_path / "run" / "trace").steps() for b in step.batches]
+    inputs = [b.tensors.tensors()["input"] for b in batches if b.tensors]
+    assert len(inputs) > 1
+    assert not any(outside(own, Settings(input_norm=1.0)) for own in inputs)
 
 
 def test_other_data_are_replayed_at_every_recorded_set_of_weights(run, tmp_path) -> None:
