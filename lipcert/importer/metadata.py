@@ -113,6 +113,8 @@ class Provenance:
     """Tensor that an optimiser computed → all names that went into it, if it noted them."""
     is_torch: bool
     """Whether an exporter of torch wrote the file, or a tool that kept its names of results."""
+    is_tensorflow: bool
+    """Whether the file has parameters by the names of tf2onnx."""
     frozen: frozenset[str] = frozenset()
     """Parameters that the file says are not trained; from here on they are buffers."""
 
@@ -174,8 +176,7 @@ class Provenance:
             return is_exported or name in self.stored
         if (is_exported and _CALLED.match(name)) or (result and result[1] != "Constant"):
             return True
-        is_own = _VARIABLE.match(name) or _PLAIN.match(name)
-        return not is_own and any(map(_VARIABLE.match, self.stored))
+        return self.is_tensorflow and not (_VARIABLE.match(name) or _PLAIN.match(name))
 
     def mentioned(self, node: Node) -> list[str]:
         """Return the parameters in the call from which a node was made, in order."""
@@ -244,6 +245,7 @@ def read_provenance(model: Model) -> Provenance:
             if _FOLDED in notes
         },
         model.producer.startswith(_TORCH) or any(map(_RESULT.match, made)),
+        any(map(_VARIABLE.match, model.initializers)),
         frozen,
     )
 
