@@ -5,8 +5,7 @@ run was recorded to its end, that every recorded batch was found, that every gro
 some gradient came close enough to, and that nothing is violated or undecided.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lipcert.analysis.bounded import kept_in_eval_mode
@@ -68,10 +67,6 @@ _WORST_FIRST = (
 )
 _STATED = ("scope", "mechanism", "neighbours", "reduction")
 _ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})
-_WORDS = {
-    Quantity.OUTPUT_NORM: ("LC302", "the norm of"),
-    Quantity.COTANGENT_NORM: ("LC303", "the gradient with respect to"),
-}
 _QUANTITIES = {Family.VALUE: Quantity.OUTPUT_NORM, Family.COTANGENT: Quantity.COTANGENT_NORM}
 
 
@@ -158,14 +153,8 @@ def with_check(report: AuditReport, check: CheckReport) -> AuditReport:
     """Add a check that was made after all others to the report."""
     report = replace(report, checks=(*report.checks, check))
     known = [(report.verdict, reason) for reason in report.reasons]
-    return _judged(report, [*known, *_of_checks([check])])
-
-
-def _of_checks(checks: Iterable[CheckReport]) -> Iterator[tuple[Verdict, str]]:
-    """Yield verdict and reason of the checks that did not pass."""
-    for check in checks:
-        if check.verdict is not Verdict.PASS:
-            yield check.verdict, check.reason
+    own = [] if check.verdict is Verdict.PASS else [(check.verdict, str(check.reason))]
+    return _judged(report, [*known, *own])
 
 
 def _gradient(claims: Claims, total: Total) -> GradientAudit:
@@ -261,15 +250,6 @@ def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
 
 def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[Verdict, str]]:
     """Yield why the verdict is not a pass, with the verdict that each reason implies."""
-    for group in report.groups:
-        what = f"the gradient of {group.name}"
-        yield from _exceeded("LC301", what, group)
-        if group.grad_norm_bound is None:
-            yield Verdict.INCONCLUSIVE, f"[LC102] {what} has no bound to compare norms with"
-    for value in report.values:
-        code, what = _WORDS[value.quantity]
-        yield from _exceeded(code, f"{what} {value.value} (at {value.node or 'the input'})", value)
-    yield from _of_checks(report.checks)
     for gate in report.gates:
         what, limit = gate.subject, f"--{gate.gate} {gate.limit:.12g}"
         if gate.outcome is GateOutcome.EXCEEDED:
@@ -288,53 +268,19 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
     compared = any(c.verdict is Verdict.PASS and c.name in _ON_GRADIENTS for c in report.checks)
     tried = examples or total.attacked.tallies[Family.GRADIENT] or compared
     gap = None if ready.recorded is None else ready.recorded.gap
-    if not tried or (ready.data is not None and not (ready.data.count or examples)):
+    is_tried = tried and (ready.data is None or ready.data.count or examples)
+    for found in report.own_reasons:
+        if is_tried or found.code != "LC307":
+            yield found.verdict, str(found)
+    if not is_tried:
         why = "there is no example to replay" if gap is None else gap
         yield Verdict.INCONCLUSIVE, f"[LC300] no gradient was audited: {why}"
         return
     if gap is not None:
         yield Verdict.INCONCLUSIVE, f"[LC318] recorded batches were not audited: {gap}"
-    if report.untried_groups:
-        yield Verdict.INCONCLUSIVE, f"[LC307] {_untried(report)}"
     recording = report.recording
     if recording is not None and not (recording.is_whole or ready.job.interrupted):
         yield Verdict.PARTIAL, f"[LC318] pass{recording}"
-
-
-def _untried(report: AuditReport) -> str:
-    """Say which bounds could be wrong, and by how much, without being noticed."""
-    groups = sorted(report.untried_groups, key=lambda group: -_factor(group))
-    named = [
-        f"{group.name} ({_factor(group):.3g})" if math.isfinite(_factor(group)) else group.name
-        for group in groups
-    ]
-    return (
-        f"in {len(groups)} of {len(report.groups)} groups a bound wrong by a factor over "
-        f"{report.max_detectable_factor:.6g} would not have been noticed: "
-        f"{first_of(named, _MOST_NAMES)}"
-    )
-
-
-def _factor(group: GroupAudit) -> float:
-    factor = group.detectable_error_factor
-    return math.inf if factor is None else factor
-
-
-def _exceeded(
-    code: str, what: str, found: GroupAudit | ValueAudit
-) -> Iterator[tuple[Verdict, str]]:
-    if found.violations:
-        yield (
-            Verdict.VIOLATION,
-            f"[{code}] {what} exceeds its bound in {found.violations} examples; the worst is "
-            f"{found.worst_example}",
-        )
-    if found.undecided:
-        yield (
-            Verdict.INCONCLUSIVE,
-            f"[LC305] {what} is too close to its bound to tell, even in float64, in "
-            f"{found.undecided} examples",
-        )
 
 
 def _assumptions(claims: Claims) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ None means "there is none". Norms are 2-norms of one example's tensors.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from lipcert.analysis.records import Usefulness
 from lipcert.diagnostics import Diagnostic
 from lipcert.settings.gates import GateResult
-from lipcert.text.numbers import at_least, at_most, finite
+from lipcert.text.numbers import at_least, at_most, beside, counted, finite, measured
 
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80
@@ -112,9 +112,24 @@ class GroupAudit:
     histogram: Histogram
 
     @property
+    def bound(self) -> float | None:
+        """The bound of the norm; None if there is none."""
+        return self.grad_norm_bound
+
+    @property
+    def norm(self) -> float | None:
+        """The largest norm that was found; None if nothing was tried."""
+        return largest(self.max_observed, self.max_attacked)
+
+    @property
     def tightness(self) -> float | None:
         """The largest norm found over the bound; None if there is nothing to compare."""
-        return _over(largest(self.max_observed, self.max_attacked), self.grad_norm_bound)
+        return _over(self.norm, self.bound)
+
+    @property
+    def words(self) -> tuple[str, str, str, str, str]:
+        """The code of a violation, the place ("group", "conv1"), its subject, its quantity."""
+        return "LC301", "group", self.name, f"the gradient norm of {self.name}", ""
 
     @property
     def detectable_error_factor(self) -> float | None:
@@ -125,7 +140,7 @@ class GroupAudit:
         """
         share = self.tightness
         if share is None and self.grad_norm_bound == 0.0:
-            return None if largest(self.max_observed, self.max_attacked) is None else 1.0
+            return None if self.norm is None else 1.0
         return factor_of(share)
 
 
@@ -171,9 +186,77 @@ class ValueAudit:
     worst_example: ExampleReference | None
 
     @property
+    def norm(self) -> float | None:
+        """The largest norm that was found; None if nothing was tried."""
+        return self.max_observed
+
+    @property
     def tightness(self) -> float | None:
         """The largest norm found over the bound; None if there is nothing to compare."""
-        return _over(self.max_observed, self.bound)
+        return _over(self.norm, self.bound)
+
+    @property
+    def words(self) -> tuple[str, str, str, str, str]:
+        """As of groups; a value is placed at the node that computes it."""
+        code, of = "LC302", "the norm of"
+        if self.quantity is Quantity.COTANGENT_NORM:
+            code, of = "LC303", "the norm of the gradient with respect to"
+        kind, place = ("node", self.node) if self.node else ("value", self.value)
+        return code, kind, place, f"{of} {self.value}", f"{self.quantity.value} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a verdict is not a pass, and the verdict that this implies.
+
+    kind, place: what it is about. quantity: distinguishes several at one place.
+    """
+
+    verdict: Verdict
+    code: str
+    message: str
+    kind: str
+    place: str
+    quantity: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+
+def rank(audit: GroupAudit | ValueAudit) -> tuple[bool, bool, float]:
+    """Return a key that sorts violations first, then undecided norms, then the tightest."""
+    share = audit.tightness
+    worst = -1.0 if share is None else math.inf if math.isnan(share) else share
+    return audit.violations == 0, audit.undecided == 0, -worst
+
+
+def _reasons(audit: GroupAudit | ValueAudit, *, untried: bool) -> Iterator[Reason]:
+    """Yield why a norm prevents a pass. untried: its bound was tested too little."""
+    (code, kind, place, subject, quantity), norm, share = audit.words, audit.norm, audit.tightness
+    limit, shown = beside(audit.bound, norm)
+    compared, open_ = f" ({shown} against {limit})", Verdict.INCONCLUSIVE
+    if audit.violations:
+        where = f", at {audit.worst_example}" if audit.worst_example else ""
+        times = f" {measured(share)} times" if share is not None and share > 1.0 else " over"
+        text = f"{subject} is{times} its bound{compared}"
+        if norm is not None and not math.isfinite(norm):
+            code, text = "LC306", f"{subject} is NaN or infinite"
+        text += f"{where}; {counted(audit.violations, 'violation')}"
+        yield Reason(Verdict.VIOLATION, code, text, kind, place, quantity)
+    if audit.undecided:
+        text = f"{subject} is undecided for {counted(audit.undecided, 'example')}{compared}"
+        yield Reason(open_, "LC305", text, kind, place, quantity)
+    if kind == "group" and audit.bound is None:
+        yield Reason(open_, "LC102", f"{subject} has no bound to hold", kind, place)
+    elif untried:
+        text, factor = f"{subject} was not tried", factor_of(share)
+        if norm is not None:
+            text = f"{subject} is 0 in every example: nothing would show that its bound is wrong"
+        if factor is not None:
+            text = f"{subject} reached 1/{at_most(factor, 3)} of its bound{compared}: a bound too "
+            text += "small by less than that would not have been noticed"
+        yield Reason(open_, "LC307", text, kind, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +285,10 @@ class CheckReport:
         return self.message if is_placed else f"{self.where}: {self.message}"
 
     @property
-    def reason(self) -> str:
-        """Why this check prevents a pass."""
-        return f"[{self.code}] {self.message}"
+    def reason(self) -> Reason:
+        """Why this check prevents a pass, if it does."""
+        about = "check", self.name, self.where
+        return Reason(self.verdict, self.code, self.placed, *about, self.remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +481,15 @@ class AuditReport:
         """Groups whose bound could be wrong beyond the limit without being noticed."""
         limit = self.max_detectable_factor
         return () if limit is None else tuple(g for g in self.groups if _is_untried(g, limit))
+
+    @property
+    def own_reasons(self) -> Iterator[Reason]:
+        """Why checks and norms prevent a pass, the worst of each first."""
+        yield from (check.reason for check in self.checks if check.verdict is not Verdict.PASS)
+        untried = self.untried_groups
+        norms: list[GroupAudit | ValueAudit] = [*self.groups, *self.values]
+        for norm in sorted(norms, key=rank):
+            yield from _reasons(norm, untried=norm in untried)
 
 
 def _is_untried(group: GroupAudit, limit: float) -> bool:

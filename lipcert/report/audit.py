@@ -8,12 +8,11 @@ only its verdict says so. Strings are verbatim: the writers make them safe.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from lipcert.audit.records import (
     AuditReport,
@@ -22,8 +21,7 @@ from lipcert.audit.records import (
     Quantity,
     ValueAudit,
     Verdict,
-    factor_of,
-    largest,
+    rank,
 )
 from lipcert.diagnostics import CODES, Level
 from lipcert.report import document as doc
@@ -51,22 +49,7 @@ TONES: Final[Mapping[Verdict, Tone]] = MappingProxyType(
 ORDER: Final = tuple(TONES)
 
 
-class QuantityWords(NamedTuple):
-    """The title of a quantity in tables, the subject of a sentence, and the code of a violation."""
-
-    title: str
-    subject: str
-    code: str
-
-
-QUANTITIES: Final = MappingProxyType(
-    {
-        Quantity.OUTPUT_NORM: QuantityWords("norm", "the norm of", "LC302"),
-        Quantity.COTANGENT_NORM: QuantityWords(
-            "gradient norm", "the norm of the gradient with respect to", "LC303"
-        ),
-    }
-)
+_TITLES: Final = {Quantity.OUTPUT_NORM: "norm", Quantity.COTANGENT_NORM: "gradient norm"}
 _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "LC102": "bound the node that the analysis names, or freeze these parameters",
@@ -102,9 +85,8 @@ _AUDITED: Final = (
 
 def _beside(item: GroupAudit | ValueAudit) -> tuple[str, ...]:
     """Return the bound, what was observed and, of a group, what was attacked."""
-    if isinstance(item, ValueAudit):
-        return beside(item.bound, item.max_observed)
-    return beside(item.grad_norm_bound, item.max_observed, item.max_attacked)
+    more = (item.max_attacked,) if isinstance(item, GroupAudit) else ()
+    return beside(item.bound, item.max_observed, *more)
 
 
 def _noticed(group: GroupAudit) -> str:
@@ -138,7 +120,7 @@ _GROUP_COLUMNS: Final = (
 _VALUE_COLUMNS: Final = (
     doc.Column("value", least=16, cell=lambda value: value.value),
     doc.Column("node", least=16, rank=5, cell=lambda value: value.node or "input"),
-    doc.Column("quantity", cell=lambda value: QUANTITIES[value.quantity].title),
+    doc.Column("quantity", cell=lambda value: _TITLES[value.quantity]),
     _BOUND,
     _OBSERVED,
     _TIGHTNESS,
@@ -149,7 +131,7 @@ _ERROR_NOTICED: Final = (
     "the smallest error that this audit would have detected: a bound too small by this factor",
 )
 _GRADIENT_NORM: Final = (
-    QUANTITIES[Quantity.COTANGENT_NORM].title,
+    _TITLES[Quantity.COTANGENT_NORM],
     "of the gradient of the loss with respect to the layer's output (the cotangent)",
 )
 Rows = list[tuple[str, str]]
@@ -303,56 +285,15 @@ def _exceeded(report: AuditReport) -> str:
     return "; ".join(map(gate_sentence, over)) or "a gate does not hold"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A norm that was compared with a bound.
-
-    code: of its violation. kind, place: where it is ("group", "conv1"). subject: in words.
-    quantity: distinguishes several at one place, "" for groups. norm: the largest that was found,
-    None if nothing was tried.
-    """
-
-    audit: GroupAudit | ValueAudit
-    code: str
-    kind: str
-    place: str
-    subject: str
-    quantity: str
-    bound: float | None
-    norm: float | None
-
-
-def held(audit: GroupAudit | ValueAudit) -> Held:
-    """Return the joint gradient norm of a group, or the norm of a value or of its cotangent.
-
-    That of a value is placed at the node that computes it.
-    """
-    if isinstance(audit, GroupAudit):
-        name, norm = audit.name, largest(audit.max_observed, audit.max_attacked)
-        subject = f"the gradient norm of {name}"
-        return Held(audit, "LC301", "group", name, subject, "", audit.grad_norm_bound, norm)
-    words = QUANTITIES[audit.quantity]
-    kind, place = ("node", audit.node) if audit.node else ("value", audit.value)
-    quantity, subject = f"{audit.quantity.value} {audit.value}", f"{words.subject} {audit.value}"
-    return Held(audit, words.code, kind, place, subject, quantity, audit.bound, audit.max_observed)
-
-
-def rank(audit: GroupAudit | ValueAudit) -> tuple[bool, bool, float]:
-    """Return a key that sorts violations first, then undecided norms, then the tightest."""
-    share = audit.tightness
-    worst = -1.0 if share is None else math.inf if math.isnan(share) else share
-    return (audit.violations == 0, audit.undecided == 0, -worst)
-
-
 def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     """Return everything that a reader must know, errors first, the worst of them first."""
-    untried = {group.name for group in report.untried_groups}
-    norms = (*map(held, report.groups), *map(held, report.values))
-    ranked = sorted(norms, key=lambda item: rank(item.audit))
-    found = [finding for item in ranked for finding in _of_held(item, untried)]
+    found = []
+    for item in report.own_reasons:
+        remedy = item.remedy or _REMEDIES.get(item.code, "")
+        about = item.kind, item.place, item.message
+        found.append(Finding(item.code, Level.ERROR, *about, remedy, item.quantity))
     found += gate_findings(report.gates)
-    known = {finding.code for finding in found if finding.level is Level.ERROR}
-    found = [*_of_checks(report), *found, *_of_reasons(report, known)]
+    found += _of_reasons(report, {item.code for item in found if item.kind != "check"})
     if report.verdict is not Verdict.PASS and not any(f.level is Level.ERROR for f in found):
         found.append(_unexplained(report))
     found += (
@@ -362,73 +303,12 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     return by_level(found)
 
 
-def _of_held(item: Held, untried: Collection[str]) -> Iterator[Finding]:
-    """Yield findings about one norm. untried: the groups whose bound was tested too little."""
-    if item.audit.violations:
-        finite = item.norm is None or math.isfinite(item.norm)
-        text = _exceeds(item) if finite else f"{item.subject} is NaN or infinite"
-        code = item.code if finite else "LC306"
-        yield _finding(item, code, Level.ERROR, f"{text}{_worst(item)}")
-    if item.audit.undecided:
-        examples = counted(item.audit.undecided, "example")
-        text = f"{item.subject} is undecided for {examples}{_compared(item)}"
-        yield _finding(item, "LC305", Level.ERROR, text)
-    if item.kind != "group":
-        return
-    if item.bound is None:
-        yield _finding(item, "LC102", Level.ERROR, f"{item.subject} has no bound to hold")
-    elif item.norm is None:
-        yield _finding(item, "LC300", Level.WARNING, f"{item.subject} was not tried")
-    elif item.place in untried:
-        yield _finding(item, "LC307", Level.ERROR, _hardly_tried(item))
-
-
-def _hardly_tried(item: Held) -> str:
-    factor = factor_of(item.audit.tightness)
-    if factor is None:
-        return f"{item.subject} is 0 in every example: nothing would show that its bound is wrong"
-    least = at_most(factor, 3)
-    return (
-        f"{item.subject} reached 1/{least} of its bound{_compared(item)}: a bound too small by "
-        "less than that would not have been noticed"
-    )
-
-
-def _finding(item: Held, code: str, level: Level, message: str) -> Finding:
-    return Finding(code, level, item.kind, item.place, message, _REMEDIES[code], item.quantity)
-
-
-def _exceeds(item: Held) -> str:
-    share = item.audit.tightness
-    times = f" {measured(share)} times" if share is not None and share > 1.0 else " over"
-    return f"{item.subject} is{times} its bound{_compared(item)}"
-
-
-def _compared(item: Held) -> str:
-    limit, norm = beside(item.bound, item.norm)
-    return f" ({norm} against {limit})"
-
-
-def _worst(item: Held) -> str:
-    where = "" if item.audit.worst_example is None else f", at {item.audit.worst_example}"
-    return f"{where}; {counted(item.audit.violations, 'violation')}"
-
-
-def _of_checks(report: AuditReport) -> Iterator[Finding]:
-    for check in report.checks:
-        if check.verdict is Verdict.PASS:
-            continue
-        remedy = check.remedy or _REMEDIES.get(check.code, "")
-        code, name, where = check.code, check.name, check.where
-        yield Finding(code, Level.ERROR, "check", name, check.placed, remedy, where)
-
-
 def _of_reasons(report: AuditReport, known: set[str]) -> Iterator[Finding]:
     """Yield reasons that begin with a code, except those of checks and those already known."""
-    of_checks = {check.reason for check in report.checks}
+    of_checks = tuple(f" {check.message}" for check in report.checks)
     for reason in report.reasons:
         found = _CODE.match(reason)
-        if found and reason not in of_checks and found.group(1) in CODES.keys() - known:
+        if found and not reason.endswith(of_checks) and found.group(1) in CODES.keys() - known:
             yield _whole(found.group(1), reason[found.end() :])
 
 

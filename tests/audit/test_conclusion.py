@@ -98,11 +98,11 @@ ONE_IS_ENOUGH = {
     "a gradient": (
         {"groups": {"hidden2": tally(9.0, violations=2)}}, Verdict.VIOLATION, "LC301", "hidden2"
     ),
-    "a value": (of(Family.VALUE, 9.0), Verdict.VIOLATION, "LC302", "(at node_linear)"),
-    "a cotangent": (of(Family.COTANGENT, 9.0), Verdict.VIOLATION, "LC303", "(at node_linear)"),
+    "a value": (of(Family.VALUE, 9.0), Verdict.VIOLATION, "LC302", "the norm of linear"),
+    "a cotangent": (of(Family.COTANGENT, 9.0), Verdict.VIOLATION, "LC303", "respect to linear"),
     "undecided": ({"groups": {"hidden1": tally(undecided=1)}}, Verdict.INCONCLUSIVE, "LC305", ""),
     "infinite": (
-        {"groups": {"hidden1": tally(math.inf, violations=1)}}, Verdict.VIOLATION, "LC301", ""
+        {"groups": {"hidden1": tally(math.inf, violations=1)}}, Verdict.VIOLATION, "LC306", ""
     ),
 }  # fmt: skip
 
@@ -190,7 +190,7 @@ def test_nothing_audited_is_inconclusive_whatever_else_holds(
 def test_recorded_gradients_that_were_held_against_claims_are_an_audit() -> None:
     empty = replace(ready(), units=())
     report = conclude(empty, total_of([]), Checked((CONTRIBUTION,)), seconds=0.0)
-    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC307"])
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC307"] * 3)
     free = replace(empty, job=replace(empty.job, max_detectable_factor=math.inf))
     report = conclude(free, total_of([]), Checked((CONTRIBUTION,)), seconds=0.0)
     assert report.verdict is Verdict.PASS
@@ -220,7 +220,6 @@ def test_a_bound_that_nothing_came_near_is_no_pass(
     assert codes(report) == ([] if is_pass else ["LC307"])
     assert [group.name for group in report.untried_groups] == ([] if is_pass else [first.name])
     if not is_pass:
-        assert "in 1 of 3 groups" in report.reasons[0]
         assert first.name in report.reasons[0]
 
 
