@@ -134,7 +134,7 @@ _KNOWN: Final = (
 )
 _SAME: Final = ("without noise", "with noise of few bits", "with the noise of the step before")
 _LEAST_COARSE: Final = 0.25
-_LARGEST: Final = 8.0
+LARGEST: Final = 8.0
 _LOST: Final = 0.25
 """Share of its deviation by which rounding may move noise in most entries."""
 _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
@@ -185,6 +185,14 @@ def _off_grid(values: FloatArray) -> FloatArray:
     """Return how far each value is from the nearest one of this many bits."""
     width = np.ldexp(1.0, np.frexp(values)[1] - _BITS)
     return np.asarray(np.abs(values - np.rint(values / width) * width), dtype=np.float64)
+
+
+def reach_of(z: FloatArray, e: FloatArray, clean: FloatArray) -> FloatArray:
+    """Return what rounding may move entries up to `LARGEST`, as it follows from the gradient."""
+    length = np.abs(clean) + np.abs(clean + z)
+    unit = float(np.max(e / np.maximum(length, _LEAST), initial=0.0))
+    found: FloatArray = unit * (2.0 * np.abs(clean) + LARGEST)
+    return found
 
 
 def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
@@ -288,10 +296,9 @@ class CountedNoise:
             (max(float(squares[1] - sums[0]), 0.0), len(z) - large[0]),
             *zip(sums, large, strict=True),
         )
-        unit = float(np.max(e / np.maximum(gradient + np.abs(clean + z), _LEAST), initial=0.0))
-        reach = unit * (2.0 * gradient + _LARGEST)
+        reach = reach_of(z, e, clean)
         few, counts = coarse or (np.zeros(len(z), dtype=bool), np.zeros(len(z), dtype=bool))
-        coarsely = few & (size >= _LEAST_COARSE) & (size <= _LARGEST)
+        coarsely = few & (size >= _LEAST_COARSE) & (size <= LARGEST)
         compared = [
             (size <= reach, 4.0 * reach + 2.0**-20, counts | True),
             (coarsely, 2.0**15 * reach + 2.0**-8, counts),

@@ -122,7 +122,7 @@ from scipy.special import betainc, ndtr, ndtri
 
 from lipcert.audit.checks.axes import folded
 from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, power_of_ten
-from lipcert.audit.checks.noise import AddedNoise, added_noises
+from lipcert.audit.checks.noise import LARGEST, AddedNoise, added_noises, reach_of
 from lipcert.audit.checks.run_check import Finding, run_check
 from lipcert.audit.recorded import RecordedRun
 from lipcert.audit.records import Check
@@ -204,33 +204,22 @@ def _chance(likely: float, entries: int) -> float:
 def best_correlation(first: Piece, second: Piece) -> Correlation:
     """Return the correlation at the best of all shifts that leave at least `SHORTEST` places.
 
-    At a shift, first[i] meets second[i + shift].
+    At a shift, first[i] meets second[i + shift]. One noise meets itself shifted by at least one
+    entry, its two halves apart.
     """
-    a, b = len(first), len(second)
-    if min(a, b) < SHORTEST:
-        return Correlation(0, 0.0, 1.0)
-    shift = np.arange(SHORTEST - a, b - SHORTEST + 1)
+    a, b, itself = len(first), len(second), first is second
+    tests, found = 2 * (a - 1) if itself else a + b - 1, [Correlation(0, 0.0, 1.0)]
+    if min(a, b) < SHORTEST * (1 + itself):
+        return found[0]
+    shift = np.arange(1 if itself else SHORTEST - a, b - SHORTEST + 1)
     start, stop = np.maximum(0, -shift), np.minimum(a, b - shift)
-    best = int(_most_alike(first, second, shift, start, stop)[-1])
-    k, i, j = int(shift[best]), int(start[best]), int(stop[best])
-    return replace(unshifted(first[i:j], second[i + k : j + k], k), tests=a + b - 1)
-
-
-def own_correlation(piece: Piece) -> Correlation:
-    """Return the same for one noise and itself, shifted by at least one entry."""
-    shift = np.arange(1, len(piece) - SHORTEST + 1)
-    if len(piece) < 2 * SHORTEST:
-        return Correlation(0, 0.0, 1.0)
-    found = [Correlation(0, 0.0, 1.0)]
-    nothing = np.zeros_like(shift)
-    for best in _most_alike(piece, piece, shift, nothing, len(piece) - shift):
-        k = int(shift[best])
-        places = np.arange(len(piece) - k)
-        for half in (0, 1):
-            chosen = places[(places // k) % 2 == half]
+    for best in _most_alike(first, second, shift, start, stop)[0 if itself else -1 :]:
+        k, places = int(shift[best]), np.arange(start[best], stop[best])
+        parts = [(places // k) % 2 == half for half in (0, 1)] if itself else [slice(None)]
+        for chosen in (places[part] for part in parts):
             if len(chosen) >= SHORTEST:
-                found.append(unshifted(piece[chosen], piece[chosen + k], k))
-    return replace(min(found, key=lambda item: item.chance), tests=2 * (len(piece) - 1))
+                found.append(unshifted(first[chosen], second[chosen + k], k))
+    return replace(min(found, key=lambda item: item.chance), tests=tests)
 
 
 def _between(
@@ -270,15 +259,15 @@ def _most_alike(
 class Sketches:
     """Sketches of the noises on one tensor.
 
-    places: the names of the steps. size: entries of a sketch. stds: of each noise; None if not
-    stated.
+    places: the names of the steps. size: entries of a sketch. are_known: whether the deviation of
+    each noise is stated.
     """
 
     name: str
     size: int
     _signs: FloatArray = field(repr=False)
     places: list[str] = field(default_factory=list)
-    stds: list[float | None] = field(default_factory=list)
+    are_known: bool = True
     _rows: list[FloatArray] = field(default_factory=list, repr=False)
     _moved: list[FloatArray] = field(default_factory=list, repr=False)
 
@@ -297,26 +286,23 @@ class Sketches:
         """The number of tests that `most_alike` makes."""
         return len(self.places) * (len(self.places) - 1) // 2
 
-    def take(self, place: str, piece: Piece, std: float | None) -> None:
+    def take(self, place: str, piece: Piece, *, is_known: bool) -> None:
         """Add the noise of one step; noise with another number of entries is skipped."""
         if len(piece) == len(self._signs):
             self.places.append(place)
-            self.stds.append(std)
+            self.are_known &= is_known
             both = folded(np.stack([self._signs * piece.noise, piece.moved]), self.size)
             self._rows.append(both[0])
             self._moved.append(both[1])
 
     def in_time(self) -> Piece | None:
-        """Return all sketches one after another, in units of their deviations; None if those are
-        not known.
+        """Return all sketches one after another; None if deviations are not known.
 
         Independent noises make one noise of independent entries.
         """
-        stds = np.array([std or 0.0 for std in self.stds])
-        if len(stds) < 2 or not np.all(stds > 0.0):
+        if len(self.places) < 2 or not self.are_known:
             return None
-        rows, moved = (np.stack(part) / stds[:, None] for part in (self._rows, self._moved))
-        return Piece(rows.reshape(-1), moved.reshape(-1))
+        return Piece(np.concatenate(self._rows), np.concatenate(self._moved))
 
     def tests(self) -> Iterator[ChanceTest]:
         """Compare the noises at every two steps, and each with that of other steps."""
@@ -325,7 +311,7 @@ class Sketches:
             yield like.told(f"{self.name} at {first} and that at {second}", second)
         piece = self.in_time()
         if piece is not None:
-            like = own_correlation(piece)
+            like = best_correlation(piece, piece)
             steps, entries = divmod(like.shift, self.size)
             later = f"{like.shift} entries further on" if entries else f"{steps} steps later"
             yield like.told(f"{self.name} and that {later}, all together,")
@@ -351,7 +337,6 @@ class Sketches:
 
 _PROBED: Final = 1 << 16
 _PROBES: Final = 1 << 12
-_LARGEST: Final = 8.0
 _LEAST_WIDTH: Final = 2.0**-20
 
 
@@ -375,14 +360,10 @@ class Values:
         """Return the values of this many entries; None if its deviation is not stated."""
         if not item.std:
             return None
-        noise, clean, moved = (
-            part[: min(most, _PROBED)] for part in (item.noise, item.clean, item.moved)
-        )
-        z, error = noise / item.std, moved / item.std
-        length = np.abs(clean) + np.abs(clean + noise)
-        twice = float(np.max(moved / np.maximum(length, 1e-300)))
-        reach = twice * (2.0 * np.abs(clean) / item.std + _LARGEST)
-        fine = (np.abs(z) <= _LARGEST) & ~(item.is_coarse & item.is_plain)[: len(z)]
+        parts = (item.noise, item.moved, item.clean)
+        z, error, clean = (part[: min(most, _PROBED)] / item.std for part in parts)
+        reach = reach_of(z, error, clean)
+        fine = (np.abs(z) <= LARGEST) & ~(item.is_coarse & item.is_plain)[: len(z)]
         precise = np.flatnonzero(error <= 2.0 * np.median(error))[: min(_PROBES, (len(z) + 1) // 2)]
         probes = np.sort(np.abs(z[precise]))
         largest = float(np.max(error[precise]))
@@ -494,13 +475,13 @@ _ENTRIES: Final = 1 << 23
 class _Drawn:
     """Noise on one tensor in one release.
 
-    what: whether it is that noise, or its magnitudes. std: 0 if it is not stated.
+    what: whether it is that noise, or its magnitudes. is_known: whether its deviation is stated.
     """
 
     step: str
     tensor: str
     what: str
-    std: float
+    is_known: bool
     piece: Piece
     values: Values | None = None
 
@@ -594,32 +575,35 @@ def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
         at = (item.number, item.rank)
         if item.noise.size < 2 or not np.all(np.isfinite(item.noise)) or not np.any(item.noise):
             continue
-        for what, piece, std in _both(item):
+        for what, piece in _both(item):
             name = f"{what} {item.tensor!r}"
             if name not in sketches:
                 sketches[name] = Sketches.of(name, len(piece), count)
-            sketches[name].take(item.step, piece, std)
+            is_known = what == _SIZES or bool(item.std)
+            sketches[name].take(item.step, piece, is_known=is_known)
             if at in found or len(found) < _MOST_RELEASES:
                 size = min(len(piece), _WHOLE)
                 is_held = held[at] + size <= _ENTRIES // 2 and held.total() + size <= _ENTRIES
                 size = size if is_held else min(size, _WINDOW)
                 held[at] += size
                 own = Values.of(item, size) if what == _NOISE else None
-                drawn = _Drawn(item.step, item.tensor, what, std or 0.0, piece[:size], own)
+                drawn = _Drawn(item.step, item.tensor, what, is_known, piece[:size], own)
                 found.setdefault(at, {})[name] = drawn
     return [found[at] for at in sorted(found)], list(sketches.values())
 
 
-def _both(item: AddedNoise) -> Iterator[tuple[str, Piece, float | None]]:
-    """Yield a noise, and its magnitudes as a second one."""
-    yield _NOISE, Piece(item.noise, item.moved), item.std
-    if not item.std or len(item.noise) < _FEWEST:
+def _both(item: AddedNoise) -> Iterator[tuple[str, Piece]]:
+    """Yield a noise in units of its deviation, if that is stated, and its magnitudes as a second
+    one."""
+    z, e = (part / (item.std or 1.0) for part in (item.noise, item.moved))
+    yield _NOISE, Piece(z, e)
+    if not item.std or len(z) < _FEWEST:
         return
-    size, e = np.abs(item.noise) / item.std, item.moved / item.std
+    size = np.abs(z)
     y, low, high = map(_as_rare, (size, np.maximum(size - e, 0.0), size + e))
     if abs(float(np.sum(y))) > _AS_STATED * math.sqrt(len(size)):
         y, low, high = (part - np.mean(y) for part in (y, low, high))
-    yield _SIZES, Piece(y, np.maximum(high - y, y - low)), 1.0
+    yield _SIZES, Piece(y, np.maximum(high - y, y - low))
 
 
 def _as_rare(sizes: FloatArray) -> FloatArray:
@@ -638,8 +622,8 @@ def _shifted(releases: list[_Release]) -> Iterator[ChanceTest]:
     pairs_of += [(chain.from_iterable(parts), _WINDOW) for parts in (within, elsewhere)]
     for pairs, most in pairs_of:
         for one, other in _affordable(pairs, most):
-            a, b = one.piece[:most], other.piece[:most]
-            like = own_correlation(a) if one is other else best_correlation(a, b)
+            a = one.piece[:most]
+            like = best_correlation(a, a if one is other else other.piece[:most])
             on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
             shifted = f", shifted by {like.shift} entries," if like.shift else ""
             what = f"{one.what} {one.tensor!r} at {one.step} and that {on}at {other.step}"
@@ -661,16 +645,16 @@ def _together(releases: list[_Release]) -> Iterator[_Pair]:
     """Yield the noises on every two tensors, and on one, those of all releases at once, shortest
     first."""
     names = releases[0] if releases else ()
-    full = (n for n in names if all(n in one and one[n].std for one in releases))
+    full = (n for n in names if all(n in one and one[n].is_known for one in releases))
     found = [_stacked([one[name] for one in releases]) for name in full]
     return combinations_with_replacement(sorted(found, key=lambda item: len(item.piece)), 2)
 
 
 def _stacked(row: Sequence[_Drawn]) -> _Drawn:
-    """Return several noises on one tensor as one, in units of their deviations."""
+    """Return several noises on one tensor as one."""
     size = min(len(item.piece) for item in row)
-    noise = np.stack([item.piece.noise[:size] / item.std for item in row])
-    moved = np.stack([item.piece.moved[:size] / item.std for item in row])
+    noise = np.stack([item.piece.noise[:size] for item in row])
+    moved = np.stack([item.piece.moved[:size] for item in row])
     return replace(row[0], step=f"{len(row)} steps", piece=Piece(noise, moved), values=None)
 
 

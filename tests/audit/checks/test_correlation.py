@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.seed_reuse import Piece, best_correlation, own_correlation, unshifted
+from lipcert.audit.checks.seed_reuse import Correlation, Piece, best_correlation, unshifted
 
 
 def piece(noise: np.ndarray, moved: float = 0.0) -> Piece:
     return Piece(noise, np.full_like(noise, moved))
+
+
+def own_correlation(noise: Piece) -> Correlation:
+    return best_correlation(noise, noise)
 
 
 def normal(count: int, seed: int) -> np.ndarray:
@@ -90,7 +94,7 @@ def test_noises_of_several_releases_are_one() -> None:
     assert (found.shift, found.chance < 1e-30) == (30_000, True)
     module = sys.modules["lipcert.audit.checks.seed_reuse"]
     weak = (many + 0.06 * np.roll(many, 3, axis=1))[:, :8000]
-    alike = [{"w": module._Drawn("s", "w", "noise", 1.0, piece(row))} for row in weak]
+    alike = [{"w": module._Drawn("s", "w", "noise", True, piece(row))} for row in weak]
     assert min(test.log_chance for test in module._shifted(alike)) < math.log(1e-12)
 
 

@@ -291,8 +291,8 @@ def test_a_sketch_of_normal_numbers_is_normal_and_keeps_cosines() -> None:
     first = random.standard_normal(5000)
     for step in range(300):
         noise = first if step in {260, 290} else random.standard_normal(5000)
-        sketches.take(f"step {step}", Piece(noise, np.zeros(5000)), 2.0)
-    entries = 2.0 * sketches.in_time().noise
+        sketches.take(f"step {step}", Piece(noise, np.zeros(5000)), is_known=True)
+    entries = sketches.in_time().noise
     assert np.var(entries) == pytest.approx(1.0, abs=0.05)
     assert abs(np.mean(entries)) < 0.04
     assert np.mean(np.abs(entries) > 2.0) == pytest.approx(2 * norm.sf(2.0), abs=0.01)
@@ -308,7 +308,9 @@ def test_independent_noises_are_not_alike() -> None:
     for _ in range(100):
         sketches = Sketches.of("w", 40, 1)
         for step in range(12):
-            sketches.take(str(step), Piece(random.standard_normal(40), np.zeros(40)), None)
+            sketches.take(
+                str(step), Piece(random.standard_normal(40), np.zeros(40)), is_known=False
+            )
         assert sketches.in_time() is None
         least.append(sketches.most_alike()[0].chance * sketches.pairs)
     assert np.mean(np.array(least) < 0.1) < 0.22
@@ -322,8 +324,10 @@ def test_noise_that_follows_from_other_noise_is_seen(follows: bool, moved: float
     one, other = (Sketches.of(f"the noise on {size}", size, 1) for size in (300, 60))
     for step in range(40):
         z, y = random.standard_normal(300), random.standard_normal(60)
-        one.take(str(step), Piece(z, np.zeros(300)), 1.0)
-        other.take(str(step), Piece(public @ z if follows else y, np.full(60, moved)), 1.0)
+        one.take(str(step), Piece(z, np.zeros(300)), is_known=True)
+        other.take(
+            str(step), Piece(public @ z if follows else y, np.full(60, moved)), is_known=True
+        )
     module = sys.modules["lipcert.audit.checks.seed_reuse"]
     chances = [test.log_chance for test in module._linked([one, other])]
     assert (len(chances), min(chances) < math.log(1e-9)) == (3, follows and not moved)
