@@ -167,12 +167,13 @@ class Certificate:
     schema: Literal["lipcert.certificate/3"] = SCHEMA
 
 
-def _read_line(value: object) -> Line[Any]:
+def _read_line(value: Any) -> Line[Any]:
     """Read a line as the record of its rule."""
     rule = value.get("rule") if type(value) is dict else None
     if type(rule) is not str or rule not in RULES:
         raise CodecError("is not a line of a known rule")
-    return cast("Line[Any]", _CODEC.reader(RULES[rule])(value))
+    own = {name: item for name, item in value.items() if name != "rule"}
+    return cast("Line[Any]", _CODEC.reader(RULES[rule])(own))
 
 
 _CODEC: Final[Codec] = Codec(CertificateFormatError, {**READERS, Line[Any]: _read_line})

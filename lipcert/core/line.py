@@ -26,14 +26,21 @@ class NotProved(ValueError):  # noqa: N818  it is what a line is, not what went 
 class Line(ABC, Generic[FoundT]):
     """A statement about one subject. bound: the stated number, or None if it states none.
 
-    stage: the stage of the check, as in `verdict.STAGES`; lines are listed in this order. about:
-    the field that names the subject. proof: the `lines.proof.Proof` of the lines before it.
+    about: the field that names the subject. proof: the `lines.proof.Proof` of the lines before it.
     """
 
-    stage: ClassVar[int]
     about: ClassVar[str] = "value"
-    rule: str
     bound: Bound | None = None
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule, with that of its family before the slash."""
+        return RULES.name_of(type(self))
+
+    @property
+    def stage(self) -> int:
+        """The stage of the check, as in `verdict.STAGES`; lines are listed in this order."""
+        return _FAMILIES[self.rule.partition("/")[0]]
 
     @abstractmethod
     def evaluate(self, proof: Any) -> FoundT:
@@ -67,8 +74,9 @@ class Line(ABC, Generic[FoundT]):
         return _WHAT[self.stage]
 
 
-_WHAT = {3: "operator norm", 4: "norm", 5: "cotangent", 6: "gradient"}
-
+_FAMILIES: Final = {"norm": 3, "ball": 4, "fact": 4, "form": 4, "pull": 5, "grad": 6}
+"""The stage at which the lines of each family are evaluated."""
+_WHAT: Final = {3: "operator norm", 4: "norm", 5: "cotangent", 6: "gradient"}
 
 RULES: Final = Registry("lines", {
     "attention": "pull/attention",

@@ -40,6 +40,11 @@ class Registry(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return member(self.package, self.places[name])
 
+    def name_of(self, kind: type) -> str:
+        """Return the name under which a class is listed."""
+        place = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
+        return next(name for name, listed in self.places.items() if listed == place)
+
     def __contains__(self, name: object) -> bool:
         return name in self.places
 

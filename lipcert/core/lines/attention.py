@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import takewhile
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,6 @@ class AttentionPull(ShareLine):
     Attained: by values alone, where all queries see one token, û = 0.
     """
 
-    rule: Literal["pull/attention"] = "pull/attention"
     value: str
 
     def evaluate(self, proof: Proof) -> float:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -51,8 +51,6 @@ class InputBall(Line[Ball]):
     balls stand side by side. Every number from 0 to 1 proves a ball.
     """
 
-    rule: Literal["ball/input"] = "ball/input"
-    stage: ClassVar[int] = 4
     shares: tuple[Bound, ...]
 
     @property
@@ -122,7 +120,6 @@ class BallFact(NearFact):
     facts only become tighter after its line.
     """
 
-    rule: Literal["fact/ball"] = "fact/ball"
     ball: int
 
     def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:

@@ -52,8 +52,6 @@ class ChainForm(Line[Chain]):
     and proved. bound ≥ ‖J‖ for all these J, where a later line uses it.
     """
 
-    rule: Literal["form/chain"] = "form/chain"
-    stage: ClassVar[int] = 4
     about: ClassVar[str] = "stop"
     use: Use
     start: str
@@ -129,7 +127,6 @@ def slopes_between(
 class ShareLine(Line[float]):
     """‖share of the cotangent of a value‖₂ ≤ bound: the share of one reader, or of all of them."""
 
-    stage: ClassVar[int] = 5
     of: Seed = LOSS
 
     @abstractmethod
@@ -155,7 +152,6 @@ class FormPull(ShareLine):
     Proof: ‖Jᵀg‖² ≤ gᵀPg.
     """
 
-    rule: Literal["pull/form"] = "pull/form"
     form: int
     by: Literal["norm", "hull"]
     others: tuple[int, ...] = field(default=(), metadata=member(optional=True))

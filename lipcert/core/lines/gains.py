@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 
@@ -32,7 +31,6 @@ class GainFact(FactLine):
     positions. A matrix acts on runs of x, each with a τ of its own, and their squares add up.
     """
 
-    rule: Literal["fact/gain"] = "fact/gain"
     values: tuple[str, ...]
     numbers: tuple[tuple[Bound, ...], ...]
     gain: Bound

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -49,8 +48,6 @@ class KernelGradient(Line[float]):
     and what they and the linear steps below them make of the d above.
     """
 
-    rule: Literal["grad/kernel"] = "grad/kernel"
-    stage: ClassVar[int] = 6
     value: str
     stop: str
     ratio: Bound

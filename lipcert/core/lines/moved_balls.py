@@ -4,7 +4,6 @@ middle, or from the image of 0."""
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -24,8 +23,6 @@ class MovedBall(Line[float]):
     Proof: f(x) − f(c) = J(x − c), for the Jacobian J of a chord.
     """
 
-    rule: Literal["ball/form"] = "ball/form"
-    stage: ClassVar[int] = 4
     ball: int
     form: int
 
@@ -53,8 +50,6 @@ class ZeroFact(NearFact):
 
     Hypotheses (checked): the form is proved for the slopes of chords from 0.
     """
-
-    rule: Literal["fact/zero"] = "fact/zero"
 
     def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
         """Return the image of 0, and the norm of the value at the start."""

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from lipcert.core.budget import spend
 from lipcert.core.coverage import tensors_read
@@ -22,7 +21,6 @@ class NormLine(Line[float]):
     counts: of a torus. The line proves the bound itself, or nothing (inf).
     """
 
-    stage: ClassVar[int] = 3
     method: str
     twists: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
@@ -71,7 +69,6 @@ def norm_holds(
 class StepNorm(NormLine):
     """The norm of the linear step that computes a value."""
 
-    rule: Literal["norm/step"] = "norm/step"
     value: str
 
     def evaluate(self, proof: Proof) -> float:

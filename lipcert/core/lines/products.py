@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,6 @@ class ProductFact(FactLine):
     Hypotheses (checked): training changes no tensor of the steps; all steps are affine, or ReLUs.
     """
 
-    rule: Literal["fact/products"] = "fact/products"
     start: str
     level: Bound
     norms: tuple[Bound, ...]

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.coverage import is_relu
@@ -22,7 +22,6 @@ from lipcert.core.window_kinds import Conv
 class RunNorm(NormLine):
     """The norm of consecutive affine steps as one map. values: their outputs, in order."""
 
-    rule: Literal["norm/run"] = "norm/run"
     about: ClassVar[str] = "values"
     values: tuple[str, ...]
 
@@ -48,7 +47,6 @@ class RunPull(ShareLine):
     Proof: x ↦ Ax + c passes the cotangent g of its output down as Aᵀg.
     """
 
-    rule: Literal["pull/run"] = "pull/run"
     about: ClassVar[str] = "values"
     values: tuple[str, ...]
 
@@ -82,7 +80,6 @@ class AffineFact(FactLine):
     Attained: A = I, c = x ≥ 0.
     """
 
-    rule: Literal["fact/affine"] = "fact/affine"
     values: tuple[str, ...]
 
     def evaluate(self, proof: Proof) -> Fact:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -33,7 +33,6 @@ class SignPull(ShareLine):
     hull; these are convex combinations of differences e_i − e_j.
     """
 
-    rule: Literal["pull/signs"] = "pull/signs"
     value: str
     stop: str
 

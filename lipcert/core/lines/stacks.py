@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,6 @@ class StackNorm(Line[float]):
     Hypotheses (checked): no weight may change.
     """
 
-    rule: Literal["norm/stack"] = "norm/stack"
-    stage: ClassVar[int] = 3
     about: ClassVar[str] = "values"
     values: tuple[str, ...]
 
@@ -56,7 +54,6 @@ class StackPull(ShareLine):
     Attained: by g_i of the largest norms that lie along a singular vector of the stack.
     """
 
-    rule: Literal["pull/stack"] = "pull/stack"
     about: ClassVar[str] = "values"
     values: tuple[str, ...]
 
@@ -102,7 +99,6 @@ class SliceFact(FactLine):
     Attained: b = 0, and x_p along a singular vector of the longest W_S.
     """
 
-    rule: Literal["fact/slice"] = "fact/slice"
     norms: tuple[Bound, ...]
 
     def evaluate(self, proof: Proof) -> Fact:

@@ -9,7 +9,7 @@ Lipschitz constant is the norm of the second kind of cotangent at the input.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +34,6 @@ class FactLine(Line[Fact]):
     A further line about the same value adds to what is known of it.
     """
 
-    stage: ClassVar[int] = 4
     value: str
 
     def keep(self, proof: Proof, found: Fact) -> None:
@@ -48,8 +47,6 @@ class FactLine(Line[Fact]):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class InputFact(FactLine):
     """The premises bound the input of the network: they state its norm, or a box."""
-
-    rule: Literal["fact/input"] = "fact/input"
 
     def evaluate(self, proof: Proof) -> Fact:
         """Return the fact of `proof.input_facts`."""
@@ -65,7 +62,6 @@ class StepFact(FactLine):
     step: the name of the rule, for the reader of the certificate; it is compared.
     """
 
-    rule: Literal["fact/step"] = "fact/step"
     step: str
 
     def evaluate(self, proof: Proof) -> Fact:
@@ -82,7 +78,6 @@ class StepFact(FactLine):
 class PullLine(Line[Cotangent]):
     """‖cotangent of value‖₂ ≤ bound. The proof also keeps what the line does not state."""
 
-    stage: ClassVar[int] = 5
     of: Seed = LOSS
     value: str
 
@@ -97,8 +92,6 @@ class PullLine(Line[Cotangent]):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LossPull(PullLine):
     """The cotangent of the output is the gradient of the loss, clipped where training clips it."""
-
-    rule: Literal["pull/loss"] = "pull/loss"
 
     def evaluate(self, proof: Proof) -> Cotangent:
         """Return the bound of `losses`, from the fact of the output."""
@@ -129,8 +122,6 @@ class ValuePull(PullLine):
     Earlier lines may bound the share of one reader, or the sum of all shares, by a run or a form.
     The smallest of these bounds holds.
     """
-
-    rule: Literal["pull/value"] = "pull/value"
 
     def evaluate(self, proof: Proof) -> Cotangent:
         """Return the cotangent that `received` finds."""
@@ -212,8 +203,6 @@ class TensorGradient(Line[float]):
     plain number.
     """
 
-    rule: Literal["grad/tensor"] = "grad/tensor"
-    stage: ClassVar[int] = 6
     about: ClassVar[str] = "tensor"
     tensor: str
 

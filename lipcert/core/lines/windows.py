@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 
@@ -42,7 +41,6 @@ class WindowFact(FactLine):
     Proof: SHS has no eigenvalue above gain − shift: v'Hv is at most that times Σ ‖v_k/s_k‖².
     """
 
-    rule: Literal["fact/window"] = "fact/window"
     values: tuple[str, ...]
     ties: tuple[tuple[Bound, ...], ...]
     added: tuple[tuple[Bound, ...], ...]

@@ -53,8 +53,6 @@ class Loss(ABC):
     type. One with a default of None may be left out of a certificate, all others may not.
     """
 
-    kind: ClassVar[str]
-    """the name that users and certificates give it ("cross-entropy")"""
     of_classes: ClassVar[bool] = False
     """whether a label is one of several classes, of which the outputs are the scores"""
     of_one_score: ClassVar[bool] = True
@@ -65,6 +63,11 @@ class Loss(ABC):
             value = getattr(self, name)
             if value is not None and not limit.holds(value):
                 raise Unsupported(f"{name.replace('_', '-')}: {value!r} is not {limit.what}")
+
+    @property
+    def kind(self) -> str:
+        """The name that users and certificates give it ("cross-entropy")."""
+        return KINDS.name_of(type(self))
 
     @abstractmethod
     def bound(self, logits: Fact, outputs: int) -> Cotangent:

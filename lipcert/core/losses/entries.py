@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +22,6 @@ _LARGEST: Final = 1e100
 class BinaryCrossEntropy(Loss):
     """ℓ = Σ_i −t_i·log σ(z_i/τ) − (1 − t_i)·log(1 − σ(z_i/τ)), t_i in [0, 1]; or its mean."""
 
-    kind: ClassVar[str] = "bce"
     temperature: Positive = 1.0
     output_reduction: Terms = "mean"
 
@@ -47,7 +46,6 @@ class BinaryCrossEntropy(Loss):
 class SquaredError(Loss):
     """ℓ = Σ_i (z_i − y_i)², or its mean; times ½ if `half`. Labels have ‖y‖₂ ≤ label_norm."""
 
-    kind: ClassVar[str] = "mse"
     label_norm: NotNegative
     output_reduction: Terms = "mean"
     half: Flag = False
@@ -63,7 +61,6 @@ class SquaredError(Loss):
 class AbsoluteError(Loss):
     """ℓ = Σ_i |z_i − y_i|, or its mean."""
 
-    kind: ClassVar[str] = "mae"
     output_reduction: Terms = "mean"
 
     def bound(self, _: Fact, outputs: int) -> Cotangent:
@@ -78,7 +75,6 @@ class Huber(Loss):
     Labels have ‖y‖₂ ≤ label_norm, where that is known.
     """
 
-    kind: ClassVar[str] = "huber"
     huber_delta: Positive = 1.0
     output_reduction: Terms = "mean"
     label_norm: NotNegative | None = None
@@ -95,7 +91,6 @@ class Huber(Loss):
 class Cosine(Loss):
     """ℓ = −⟨z, y⟩/max(‖z‖, floor) with ‖y‖₂ ≤ 1 (plus any constant); no floor: 0."""
 
-    kind: ClassVar[str] = "cosine"
     cosine_floor: Positive | None = None
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:

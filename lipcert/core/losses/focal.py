@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import ClassVar, Final
+from typing import Final
 
 from lipcert.core.arithmetic import multiply_up, round_up
 from lipcert.core.exponential import exp_bounds
@@ -23,7 +23,6 @@ _INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
 class Focal(ClassLoss):
     """ℓ = −(1 − p_y)^γ · log p_y with p = softmax(z)."""
 
-    kind: ClassVar[str] = "focal"
     focal_gamma: NotNegative = 2.0
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:

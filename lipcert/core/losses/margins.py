@@ -21,8 +21,6 @@ class NegativeLogLikelihood(ClassLoss):
     Behind LogSoftmax this is the cross-entropy of the logits before it.
     """
 
-    kind: ClassVar[str] = "nll"
-
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """−e_y: the loss is linear in the outputs. Attained: always."""
         del logits, outputs
@@ -38,7 +36,6 @@ class MulticlassHinge(ClassLoss):
     covered too, being smaller. One output: ℓ = max(0, margin/2 − s·z) for a label s = ±1.
     """
 
-    kind: ClassVar[str] = "multiclass-hinge"
     of_one_score: ClassVar[bool] = True
     margin: NotNegative = 1.0
     output_reduction: Terms = "mean"
@@ -58,7 +55,6 @@ class MulticlassHinge(ClassLoss):
 class MultiMargin(ClassLoss):
     """ℓ = Σ_{j≠y} max(0, margin − z_y + z_j); the mean divides by K, as torch does (p = 1)."""
 
-    kind: ClassVar[str] = "multi-margin"
     margin: NotNegative = 1.0
     output_reduction: Terms = "mean"
 
@@ -81,7 +77,6 @@ class KantorovichRubinstein(ClassLoss):
     of balanced classes.
     """
 
-    kind: ClassVar[str] = "kr"
     of_one_score: ClassVar[bool] = True
 
     def bound(self, _: Fact, outputs: int) -> Cotangent:
@@ -93,7 +88,6 @@ class KantorovichRubinstein(ClassLoss):
 class HingeKantorovichRubinstein(ClassLoss):
     """ℓ = KR + hkr_weight · hinge, with the `kr` loss and the mean `multiclass-hinge` loss."""
 
-    kind: ClassVar[str] = "hkr"
     of_one_score: ClassVar[bool] = True
     hkr_weight: NotNegative = 1.0
     margin: NotNegative = 1.0

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -20,7 +20,6 @@ LARGEST_WIDTH: Final = 64
 class CrossEntropy(ClassLoss):
     """ℓ = −Σ_j t_j·log softmax(z/τ)_j with t = (1 − a)·e_y + (a/K)·1 (smoothing a)."""
 
-    kind: ClassVar[str] = "cross-entropy"
     temperature: Positive = 1.0
     label_smoothing: Share = 0.0
 
