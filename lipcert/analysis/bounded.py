@@ -36,14 +36,14 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import NotProved
 from lipcert.core.lines.norms import StepNorm
-from lipcert.core.lines.proof import Proof as EmptyProof
+from lipcert.core.lines.proof import Proof, weights_in
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import FloatArray, Program, Step
 from lipcert.core.reader.records import Model
+from lipcert.core.rules.base import rule_at
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.steps import rule_at, weights_in
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.domain import Domain
 from lipcert.graph.ir import JOINED, EvalLayer, Graph
@@ -61,7 +61,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
 
 
-Proof = tuple[NormLines, Derived]
+Proved = tuple[NormLines, Derived]
 
 
 class Shared:
@@ -73,7 +73,7 @@ class Shared:
     """
 
     def __init__(self) -> None:
-        self._proofs: dict[object, Proof] = {}
+        self._proofs: dict[object, Proved] = {}
 
     @classmethod
     def of(cls, found: Bounded) -> Self:
@@ -84,8 +84,8 @@ class Shared:
         return shared
 
     def proof(
-        self, program: Program, premises: Premises, scope: ScopeClaim, make: Callable[[], Proof]
-    ) -> Proof:
+        self, program: Program, premises: Premises, scope: ScopeClaim, make: Callable[[], Proved]
+    ) -> Proved:
         """Return norms and bounds, made only if not known for these premises and this scope."""
         key = (
             program,
@@ -302,10 +302,10 @@ def _derived(
     if settings.scope == "point" and constraints:
         scope = scaled_down(declared, reading.model, reading.program)
 
-    def proved() -> Proof:
+    def proved() -> Proved:
         if lines_of is not None and _differ_in_radii(lines_of, program, scope):
             with suppress(NotProved):
-                proof = EmptyProof(program, premises, scope, ENGINES["float"])
+                proof = Proof(program, premises, scope, ENGINES["float"])
                 return lines_of.norms, lines_of.derived.again(proof)
         norms = find_norms(program, scope, settings.tier, _step_counter(observe, program))
         evidence = Evidence(scope, norms, settings.tier)

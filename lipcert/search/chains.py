@@ -39,9 +39,9 @@ from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.windows import WindowFact
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Activation, Dense, Move, Program, Shape, Step, operands
+from lipcert.core.rules.base import rule_at
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
-from lipcert.core.rules.steps import rule_at
 from lipcert.core.token_kinds import Add, Scale, Shift, Softmax
 from lipcert.core.window_kinds import MaxPool
 from lipcert.search.eigenvalues import spectral_norm

@@ -51,8 +51,8 @@ from lipcert.core.lines.steps import (
 )
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Dense, Program, Step
+from lipcert.core.rules.base import rule_at
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_at
 from lipcert.core.token_kinds import Attention
 from lipcert.core.window_kinds import Conv
 from lipcert.search.eigenvalues import spectral_norm

@@ -68,10 +68,6 @@ def _write_parameters(given: Parameters) -> dict[str, str]:
     return {name: x if isinstance(x, str) else write_float(x) for name, x in given}
 
 
-def _write_line(line: Line[Any]) -> dict[str, Json]:
-    return {"rule": line.rule, **written(line)}
-
-
 FORMS: Final[Mapping[object, Form]] = {
     float: Form(write_float, READERS[float]),
     Parameters: Form(_write_parameters, READERS[Parameters]),
@@ -79,5 +75,6 @@ FORMS: Final[Mapping[object, Form]] = {
     Fraction: Form(write_rational, READERS[Fraction]),
 }
 """Numbers and words of a certificate; a false flag is left out."""
-_CODEC: Final = Codec(CertificateFormatError, {**FORMS, Line[Any]: Form(_write_line, same)})
+_LINE: Final = Form(lambda line: {"rule": line.rule, **written(line)}, same)
+_CODEC: Final = Codec(CertificateFormatError, {**FORMS, Line[Any]: _LINE})
 """Writes and reads records of a certificate; the class of a line is written as its rule."""

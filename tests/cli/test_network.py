@@ -16,7 +16,7 @@ from lipcert.core.line import RULES
 from lipcert.core.losses import KINDS
 from lipcert.core.program import Activation, Dense
 from lipcert.core.rules import FUNCTIONS, STEPS
-from lipcert.core.rules.steps import rule_class
+from lipcert.core.rules.base import rule_class
 from lipcert.diagnostics import CODES
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.explain import all_keys, code_pages, core_pages, explain

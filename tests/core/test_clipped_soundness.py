@@ -6,8 +6,8 @@ import pytest
 
 from lipcert.core import clips as placing
 from lipcert.core.kinds import CotangentClip, InputClip
+from lipcert.core.rules.base import rule_class
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_class
 from tests.core.adversary import found_above
 
 SEEDS = 10

@@ -11,8 +11,8 @@ from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, Dense, Move, Op
+from lipcert.core.rules.base import rule_class
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_class
 from lipcert.core.window_kinds import Conv
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive

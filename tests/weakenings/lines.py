@@ -120,7 +120,7 @@ VALUES_ = [
         ("lines.steps:StepFact.evaluate", "proof.known.get(self.value)",
          "proof.known.get(proof.program.input)")]),
     Case("weights of a set", "y = 1w x", [FACTS], {"y": 2.0}, about={"scope": DOUBLED}, kills=[
-        ("rules.steps:weights_in", 'scope.kind == "point"', "True")]),
+        ("lines.proof:weights_in", 'scope.kind == "point"', "True")]),
 ]  # fmt: skip
 
 FORMS = [

@@ -18,8 +18,8 @@ from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import reads_apart, received
 from lipcert.core.program import Dense, Move, Step
 from lipcert.core.rules.attention import AttentionRule
+from lipcert.core.rules.base import rule_at, step_fact
 from lipcert.core.rules.facts import Fact, root_up
-from lipcert.core.rules.steps import rule_at, step_fact
 from lipcert.core.token_kinds import Attention, Normalize, Scale, Shift
 
 _Path: TypeAlias = list[Step]

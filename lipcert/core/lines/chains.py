@@ -16,9 +16,8 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import LOSS, Proof, Seed
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import Program, Step
-from lipcert.core.rules.base import Entrywise, Weights
+from lipcert.core.rules.base import Entrywise, Weights, rule_at
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.steps import rule_at
 
 Use: TypeAlias = Literal["values", "chords", "cotangents"]
 VALUES: Final = "values"

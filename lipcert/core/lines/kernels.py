@@ -23,8 +23,8 @@ from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.signs import differences_at, path_between
 from lipcert.core.norms.claim import all_at_most
 from lipcert.core.program import Activation, IndexArray, Step
+from lipcert.core.rules.base import rule_at
 from lipcert.core.rules.facts import root_up
-from lipcert.core.rules.steps import rule_at
 from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import convolution_axes, kernel_square
 from lipcert.core.token_kinds import Scale, Shift

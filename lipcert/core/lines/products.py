@@ -35,8 +35,8 @@ from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.steps import FactLine
 from lipcert.core.norms.claim import is_semidefinite
 from lipcert.core.program import Activation, Move, Shape, Step
+from lipcert.core.rules.base import step_fact
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.steps import step_fact
 
 MAX_CUTS: Final = 1 << 15
 

@@ -22,8 +22,8 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.norms import Engine
 from lipcert.core.program import Program, Shape, Step
 from lipcert.core.reader.records import shown
+from lipcert.core.rules.base import Weights, rule_at, step_fact
 from lipcert.core.rules.facts import Cotangent, Fact, box_norm
-from lipcert.core.rules.steps import rule_at, step_fact, weights_in
 
 if TYPE_CHECKING:
     from lipcert.core.forms.signs import Differences
@@ -232,3 +232,14 @@ def input_box(shape: Shape, ends: tuple[float, float] | None) -> Interval | None
         return None
     low, high = (np.full((1,) * len(shape), end) for end in ends)
     return Interval(low, high)
+
+
+def weights_in(scope: ScopeClaim, norms: Mapping[str, float]) -> Weights:
+    """Return bounds of all weights in a scope. norms: of linear steps that training leaves as
+    they are."""
+    if scope.kind == "point":
+        return Weights(norms)
+    from lipcert.core.rules.constrained import Constrained  # noqa: PLC0415  for constraints only
+
+    constraints = {item.tensor: (item.kind, item.radius) for item in scope.constraints}
+    return Constrained(norms, constraints, frozenset(scope.trained))

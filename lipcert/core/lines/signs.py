@@ -16,7 +16,7 @@ from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ShareLine, slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.program import Activation, Step
-from lipcert.core.rules.steps import rule_at
+from lipcert.core.rules.base import rule_at
 
 MAX_VECTORS: Final = 1 << 24
 """entries of the vectors of all classes, at one value"""

@@ -21,9 +21,8 @@ from lipcert.core.lines.proof import LOSS, Pass, Proof, Seed
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.program import Move, Step
 from lipcert.core.reader.records import shown
-from lipcert.core.rules.base import Weights
+from lipcert.core.rules.base import Weights, rule_at, step_fact
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_at, step_fact
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

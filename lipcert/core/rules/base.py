@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
+from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, norm_up
-from lipcert.core.program import Dense, Op, Operand, Shape, operands
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import Dense, Op, Operand, Program, Shape, Step, operands
+from lipcert.core.rules import STEPS
 from lipcert.core.rules.facts import Cotangent, Fact, Joined, lengths_up
 
 if TYPE_CHECKING:
@@ -208,3 +211,36 @@ class Entrywise(Rule[OpT]):
     def is_apart(self, *_: int) -> bool:
         """Always, since no entry depends on another."""
         return True
+
+
+def rule_class(kind: type[Op]) -> type[Rule[Any]]:
+    """Return the rule of a kind of step; raise Unsupported if there is none."""
+    if kind.__name__ not in STEPS:
+        raise Unsupported(f"there is no rule for {kind.__name__}")
+    found: type[Rule[Any]] = STEPS[kind.__name__]
+    return found
+
+
+def rule_at(
+    shapes: Mapping[str, Shape],
+    step: Step,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    behind: Rule[Any] | None = None,
+) -> Rule[Any]:
+    """Return the rule of a step of a program. shapes, facts: of the inputs of the step."""
+    return rule_class(type(step.op))(
+        op=step.op,
+        inputs=tuple(facts[name] for name in step.inputs),
+        shapes=tuple(shapes[name] for name in step.inputs),
+        shape=step.shape,
+        weights=weights,
+        output=step.output,
+        behind=behind,
+    )
+
+
+def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
+    """Return the fact that the rule of a step proves of its output."""
+    spend()
+    return rule_at(program.shapes, step, facts, weights).fact()

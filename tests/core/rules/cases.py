@@ -8,9 +8,8 @@ import numpy as np
 from lipcert.core import kinds, program, token_kinds, window_kinds
 from lipcert.core.interval import Interval
 from lipcert.core.program import Activation, Dense, FloatArray, Move, Op, Operand, Shape
-from lipcert.core.rules.base import Weights
+from lipcert.core.rules.base import Weights, rule_class
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_class
 from lipcert.core.window_kinds import AveragePool, Conv, LpPool, MaxPool, Window
 from tests.core.rules.attack import distances, grouped
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of

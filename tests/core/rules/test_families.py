@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from lipcert.core import kinds
 from lipcert.core.interval import Interval, exact
 from lipcert.core.program import Move, Op, Shape
+from lipcert.core.rules.base import rule_class
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.core.rules.steps import rule_class
 from lipcert.core.token_kinds import MatMul, Multiply, Normalize, ReduceSum, Scale, Softmax
 from lipcert.core.window_kinds import AveragePool, LpPool, MaxPool, Window
 from tests.core.rules.attack import holds

@@ -9,9 +9,8 @@ import pytest
 from lipcert.core.interval import Interval
 from lipcert.core.kinds import Compare, Embedding
 from lipcert.core.program import Op, Operand
-from lipcert.core.rules.base import Rule
+from lipcert.core.rules.base import Rule, rule_class
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_class
 from lipcert.core.token_kinds import Attention
 from tests.core.rules import test_laws as laws
 from tests.core.rules.cases import POINT, STEPS

@@ -19,9 +19,8 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Dense, Move, Op, Operand, Place, Program, Shape, Step
 from lipcert.core.rules import FUNCTIONS
 from lipcert.core.rules import STEPS as RULES
-from lipcert.core.rules.base import Rule, Weights
+from lipcert.core.rules.base import Rule, Weights, rule_at, rule_class, step_fact
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.core.rules.steps import rule_at, rule_class, step_fact
 from lipcert.core.token_kinds import Add
 from tests.core.rules.cases import KINDS, POINT, STEPS, rule
 
@@ -225,7 +224,7 @@ def test_a_rule_that_leaves_a_question_open_cannot_be_made(question: str) -> Non
 def test_a_check_loads_the_families_of_its_steps() -> None:
     code = (
         "import sys; from lipcert.core.check import check; from lipcert.core.program import Dense; "
-        "from lipcert.core.rules.steps import rule_class; rule_class(Dense); print(*sys.modules)"
+        "from lipcert.core.rules.base import rule_class; rule_class(Dense); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
