@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from lipcert.gradient_stats.labels import label_set
 from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
-from lipcert.settings.values import besides_the_run, missing
+from lipcert.settings.values import besides_the_run, literal, missing
 
 DATA: Final = "data"
 """Name of the examples of the data file."""
@@ -80,7 +80,10 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     else:
         certificate = _certificate(Path(job.certificate))
         stated = settings_of(certificate, job.model)
-        model = load_under(job.model, replace(stated, as_exported=job.settings.as_exported))
+        known = {item.id: item.data.get("tensors") for item in certificate.assumptions}
+        frozen = cast("list[str]", known.get("A-FROZEN") or [])
+        freeze, as_exported = tuple(map(literal, frozen)), job.settings.as_exported
+        model = load_under(job.model, replace(stated, as_exported=as_exported, freeze=freeze))
         claims = claims_of_certificate(model, certificate, job.certificate, observe)
     data = _data(job, claims.engine.graph, examples)
     identity = None if data is None else data.identity

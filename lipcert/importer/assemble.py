@@ -17,13 +17,13 @@ from lipcert.core.coverage import tensors
 from lipcert.core.kinds import Centre, Concat, DivideByNorm, MaskedMean, Sort
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Activation, Op, Program
+from lipcert.core.program import Activation, Move, Op, Program
 from lipcert.core.reader.records import Input, Model, Node
-from lipcert.core.token_kinds import Attention, Normalize
+from lipcert.core.token_kinds import Attention, Normalize, Shift
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph
-from lipcert.importer.bindings import separate_shared, with_bindings, with_cells
+from lipcert.importer.bindings import separate_shared, with_bindings, with_stored
 from lipcert.importer.computed import with_computed
 from lipcert.importer.graph_of import graph_of
 from lipcert.importer.metadata import (
@@ -41,7 +41,7 @@ from lipcert.importer.model import (
     Verification,
 )
 from lipcert.importer.nodes import Branches, NotedNode, label, needed_nodes, needed_values
-from lipcert.importer.origins import unseen
+from lipcert.importer.origins import computed_by_tools, unseen
 from lipcert.importer.shown import shown_graph
 from lipcert.importer.survey import (
     ACROSS,
@@ -64,20 +64,15 @@ from lipcert.settings.values import nearest
 
 Verify: TypeAlias = Callable[[Reading, Program], Verification]
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
-_FOLDED: Final = (
-    "the exporter computed other tensors from trained parameters that the file lacks, and does not"
-    " always say which, so the other tensors are not reliable either; missing are "
-)
+_FOLDED: Final = "the exporter computed tensors, maybe all, from these, which the file lacks: "
 _UNSEEN: Final = (
-    "the exporter computed other tensors from trained parameters, or left out a call that read"
-    " them, so their uses are not all visible: "
+    "a tensor, or a call that is left out, was computed from these trained parameters: "
 )
+_NAMED: Final = "by their names, a tool may have computed these from any trained parameters: "
 _IF_TRAINED: Final = "or use --as-exported if training updates exactly these tensors"
+_FREEZING: Final = "or --freeze them if training does not change what they come from"
 _WHOLE: Final = f"{EXPORT}, {_IF_TRAINED}"
-_PLAIN: Final = (
-    "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
-    f" {EXPORT}, {_IF_TRAINED}"
-)
+_PLAIN: Final = f"train plain weights (torch's remove_parametrizations) and use {_WHOLE}"
 _WHICH: Final = (
     "choose one by its name (--output NAME), or give each that has a loss its own"
     " (--loss NAME=cross-entropy,OTHER=mse)"
@@ -107,7 +102,13 @@ _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 
 
 def assemble(
-    stored: Model, path: str, outputs: Sequence[str], verify: Verify, *, as_exported: bool
+    stored: Model,
+    path: str,
+    outputs: Sequence[str],
+    verify: Verify,
+    freeze: Sequence[str],
+    *,
+    as_exported: bool,
 ) -> ImportedModel:
     """Turn the model in a file into a graph. The other arguments are those of `load_model`.
 
@@ -117,10 +118,10 @@ def assemble(
         UsageError: if the model lacks a requested output.
         UnsupportedModelError: with all reasons for which the model is refused.
     """
-    held, stored = stored.initializers, with_cells(stored)
+    held, stored = tensors(stored), with_stored(stored)
     branches = Branches.of(stored)
     file = replace(stored, nodes=tuple(branches.followed(stored.nodes)))
-    provenance = read_provenance(stored)
+    provenance = read_provenance(stored, freeze)
     targets, sources = _outputs_and_inputs(file, outputs)
     source = sources[0]  # the batch is that of all inputs
     separated = separate_shared(stored, provenance)
@@ -135,6 +136,7 @@ def assemble(
     own = {name for node in stored.nodes for name in node.outputs}
     known = {*found.names, *formula_numbers(program, found.model, provenance)}
     free = {name: item for name, item in tensors(found.model).items() if name not in known}
+    readers = tuple(_readers(found.model, needed))
     marks = Marks(
         provenance=provenance,
         missing=missing,
@@ -142,7 +144,8 @@ def assemble(
         hidden=any(
             provenance.is_folded(node, missing) for node in needed if node.outputs[0] not in own
         ),
-        unseen=unseen(provenance, free, tuple(_readers(found.model, needed))),
+        unseen=unseen(provenance, free, readers),
+        suspects=computed_by_tools(provenance, free, readers),
         as_exported=as_exported,
     )
     trained = trained_of(program, found, marks)
@@ -166,7 +169,7 @@ def assemble(
         *_fold_notes(marks, found.absorbed | found.names, graph),
         *_name_notes(stored, provenance, separated.names, graph),
         *eval_notes(graph.eval_layers),
-        *_number_notes(trained, graph, found.model),
+        *_number_notes(trained, graph, found.model, program),
     )
     trainable = [name for name, item in graph.parameters.items() if item.trainable]
     scattered = (bound.scattered | separated.scattered).intersection(trainable)
@@ -428,6 +431,8 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterato
     if not missing and not listed:
         return
     message, remedy = (_UNSEEN, _WHOLE) if unseen.intersection(folded) else (_COMPUTED, _PLAIN)
+    if marks.suspects and not marks.provenance.signed:
+        message, remedy, listed = _NAMED, f"{_WHOLE}, {_FREEZING}", sorted(marks.suspects)
     if missing:
         message, remedy = _FOLDED, _WHOLE
     level = Level.WARNING if marks.as_exported and not folded else Level.ERROR
@@ -435,7 +440,20 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterato
     yield Diagnostic("LC009", level, "", message, remedy)
 
 
-def _number_notes(trained: Trained, graph: Graph, model: Model) -> Iterator[Diagnostic]:
+def _without_biases(model: Model, program: Program) -> Iterator[str]:
+    """Yield the nodes of linear layers and normalisations to which nothing stored is added."""
+    shifted = set[str]()
+    for step in reversed(program.steps):
+        if isinstance(step.op, Shift) or (isinstance(step.op, Move) and step.output in shifted):
+            shifted.add(step.inputs[0])
+        is_bare = isinstance(step.op, Normalize) or getattr(step.op, "bias", step.op) is None
+        if is_bare and step.output not in shifted:
+            yield label(model.nodes[step.node])
+
+
+def _number_notes(
+    trained: Trained, graph: Graph, model: Model, program: Program
+) -> Iterator[Diagnostic]:
     """Yield LC027 if tensors that may be trained are taken for fixed numbers, or quantised."""
     nodes = tuple(dequantised(model))
     scales = {name for node in nodes for name in node.inputs[1:2]}
@@ -448,8 +466,12 @@ def _number_notes(trained: Trained, graph: Graph, model: Model) -> Iterator[Diag
         )
         remedy = "if one of them is trained, export the network before quantisation"
         yield _warning("LC027", message, remedy)
-    if model.producer.startswith("tf2onnx"):
-        message = "tf2onnx leaves out biases of zeros and factors of 1, even if they are trained"
+    bare = list(_without_biases(model, program)) if model.producer.startswith("tf2onnx") else []
+    if bare:
+        message = (
+            "tf2onnx leaves out biases of zeros and factors of 1, even if they are trained; there "
+            f"are none behind {', '.join(map(repr, bare[:8]))}"
+        )
         yield _warning("LC027", message, "give them other numbers before the export")
     if numbers:
         message = (

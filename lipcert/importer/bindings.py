@@ -28,9 +28,9 @@ such as the initial bias of an attention output, although it is trained. In the 
 an initializer again, which the node reads. Invariant: both files compute the same: y + 0 is y in
 floating point, except for the sign of a zero.
 
-`with_cells` restores the parameters of recurrent layers. An LSTM or GRU node has the gates in
+`with_stored` restores the parameters of recurrent layers. An LSTM or GRU node has the gates in
 another order than torch, the directions of a layer in one tensor, and both biases in one. The
-optimiser of onnxscript computes these tensors, and notes from which parameters. `with_cells` stores
+optimiser of onnxscript computes these tensors, and notes from which parameters. It stores
 the parameters again, and adds nodes that join them as before. Invariant: both models compute the
 same, bit for bit.
 """
@@ -47,12 +47,14 @@ import numpy as np
 import numpy.typing as npt
 from onnx.onnx_ml_pb2 import ModelProto, TensorProto
 
+from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.program import FloatArray, Shape
 from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.computed import TensorView, numbers_of
 from lipcert.importer.metadata import (
     Provenance,
     is_anonymous,
+    is_literal,
     read_provenance,
     rules_of,
     statistic_owner,
@@ -384,12 +386,17 @@ _JOINED: Final = MappingProxyType({1: (0,), 2: (1,), 3: (2, 3)})
 """Input of the node → positions, among the parameters of one direction, of what it joins."""
 
 
-def with_cells(file: Model) -> Model:
-    """Return the model with the parameters of recurrent layers, where the notes list them all."""
-    notes, tensors = read_provenance(file), dict(file.initializers)
+def with_stored(file: Model) -> Model:
+    """Return the model with one initializer for each tensor of a Constant node, but for literals,
+    and for each parameter of recurrent layers, where the notes list them all."""
+    notes, tensors, stored = read_provenance(file), dict(file.initializers), stored_tensors(file)
     known = {*tensors, *(name for node in file.nodes for name in node.outputs)}
     nodes = list[Node]()
     for node in file.nodes:
+        name = node.outputs[0]
+        if name in stored and stored[name].is_float and not is_literal(name, stored[name].size):
+            tensors[name] = stored[name]
+            continue
         inputs = list(node.inputs)
         for position, written in enumerate(inputs):
             names = _joined(node, position, written, notes)

@@ -41,6 +41,7 @@ def load_model(
     *,
     output: str | Sequence[str] | None = None,
     as_exported: bool = False,
+    freeze: Sequence[str] = (),
     trusted: bool = False,
     input_norm: float | Mapping[str, float | None] | None = None,
     input_box: tuple[float, float] | Mapping[str, tuple[float, float] | None] | None = None,
@@ -53,6 +54,8 @@ def load_model(
             network; or the names of all outputs that a sum of losses reads (`Settings.outputs`).
         as_exported: take the tensors of the file for the trained parameters, even if the exporter
             folded others into them.
+        freeze: patterns of tensors that training does not change: no trained parameter is then in
+            those that a tool seems to have computed.
         trusted: import the file in this process alone, without limits of memory and time.
         input_norm: the largest norm of one example, as in `Settings`.
         input_box: the range of its entries, as in `Settings`. If a norm or a box is declared, the
@@ -66,8 +69,9 @@ def load_model(
     outputs = () if output is None else (output,) if isinstance(output, str) else tuple(output)
     norms = dict(input_norm) if isinstance(input_norm, Mapping) else {"": input_norm}
     boxes = dict(input_box) if isinstance(input_box, Mapping) else {"": input_box}
-    asked = {"output": outputs, "as_exported": as_exported, "input_norm": norms}
-    found = None if trusted else _rehearsed(str(path), asked | {"input_box": boxes})
+    asked = {"output": outputs, "as_exported": as_exported, "freeze": [*freeze]}
+    domain = {"input_norm": norms, "input_box": boxes}
+    found = None if trusted else _rehearsed(str(path), asked | domain)
     model, proto = stored_model(Path(path))
     if found is None:
         from lipcert.importer.agreement import check_agreement  # noqa: PLC0415  see above
@@ -82,7 +86,7 @@ def load_model(
         raise ModelFileError(f"{str(path)!r} changed while it was read")
     del proto  # which the comparison alone needs
     try:
-        return assemble(model, str(path), outputs, verify, as_exported=as_exported)
+        return assemble(model, str(path), outputs, verify, freeze, as_exported=as_exported)
     except UnsupportedModelError as error:
         why = _rejected(path, error) if trusted else None
         if why is None:
@@ -98,6 +102,7 @@ def load_under(
         Path(path),
         output=settings.outputs,
         as_exported=settings.as_exported,
+        freeze=settings.freeze,
         trusted=trusted,
         input_norm={"": settings.input_norm, **dict(settings.input_norms)},
         input_box={"": settings.input_box, **dict(settings.input_boxes)},

@@ -24,7 +24,7 @@ without a note, say, or a Dropout that an optimiser removed.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lipcert.core.reader.records import Model, Node
@@ -40,6 +40,7 @@ from lipcert.importer.nodes import (
     needed_nodes,
     output_names,
 )
+from lipcert.settings.values import matches
 from lipcert.text.numbers import first_of
 
 SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -116,7 +117,7 @@ class Provenance:
     is_tensorflow: bool
     """Whether the file has parameters by the names of tf2onnx."""
     frozen: frozenset[str] = frozenset()
-    """Parameters that the file says are not trained; from here on they are buffers."""
+    """Parameters that the file, or the user, says are not trained; they are buffers here."""
 
     @property
     def targets(self) -> frozenset[str]:
@@ -220,8 +221,12 @@ class Provenance:
         return fused or bool(missing.intersection(self.mentioned(node)))
 
 
-def read_provenance(model: Model) -> Provenance:
-    """Read what the exporter noted in a model."""
+def read_provenance(model: Model, freeze: Sequence[str] = ()) -> Provenance:
+    """Read what the exporter noted in a model.
+
+    freeze: patterns of what is not trained. Here they are for tensors with made-up names in files
+    without notes; any other tensor can be left out of the trained ones later.
+    """
     signature = model.metadata.get(SIGNATURE, "")
     frozen = _frozen(model.metadata.get(FROZEN, ""))
     parameters: dict[str, str] = {}
@@ -232,7 +237,7 @@ def read_provenance(model: Model) -> Provenance:
     outputs = _OUTPUT.findall(signature)
     made = (*model.initializers, *(name for node in model.nodes for name in node.outputs))
     is_listed = len(outputs) == len(model.outputs)
-    return Provenance(
+    found = Provenance(
         bool(signature.strip()),
         parameters,
         buffers,
@@ -248,6 +253,13 @@ def read_provenance(model: Model) -> Provenance:
         any(map(_VARIABLE.match, model.initializers)),
         frozen,
     )
+    stated = {
+        name
+        for node in model.nodes
+        for name in model.initializers.keys() & set(node.inputs)
+        if not found.signed and matches(name, freeze) and found.is_made_up(name, label(node))
+    }
+    return replace(found, frozen=frozen | stated)
 
 
 def _frozen(text: str) -> frozenset[str]:
@@ -338,6 +350,11 @@ def statistic_owner(name: str) -> str:
 def is_anonymous(name: str) -> bool:
     """Whether a tensor has a name that an exporter made up."""
     return _ANONYMOUS.match(name) is not None
+
+
+def is_literal(name: str, size: int) -> bool:
+    """Whether a Constant node is a literal: one number, or of a name that exporters make up."""
+    return size == 1 or is_anonymous(name) or _RESULT.match(name) is not None
 
 
 def rules_of(node: Node) -> list[str]:

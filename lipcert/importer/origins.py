@@ -69,8 +69,8 @@ _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 """Operators that read vectors of normalizations and activations with further axes of size 1."""
 _LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
-_SIZED: Final = frozenset({"Resize", "Upsample"})
-"""Operators whose constants are sizes, even if they are fractions."""
+_FIXED: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Resize", "Upsample"})
+"""Operators whose constants are sizes, even if they are fractions, or scales of whole numbers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +90,8 @@ def unseen(
     """
     floats = {name: tensor for name, tensor in stored.items() if tensor.is_float}
     if not notes.signed:
-        return _unseen_without_notes(notes, floats, readers)
+        is_hidden = bool(computed_by_tools(notes, floats, readers))
+        return frozenset(x for x in floats if is_hidden and not notes.is_statistic(x))
     everything = notes.targets | floats.keys() - notes.listed
     results = {name for item in readers for name in output_names(item.node)}
     calls = [call for item in readers if (call := call_of(item.node)) is not None]
@@ -247,22 +248,24 @@ def _is(kinds: re.Pattern[str], result: str) -> bool:
     return kinds.fullmatch(_NUMBER.sub("", result)) is not None
 
 
-def _unseen_without_notes(
-    notes: Provenance, floats: Mapping[str, Tensor], readers: Iterable[NotedNode]
+def computed_by_tools(
+    notes: Provenance, stored: Mapping[str, Tensor], readers: Iterable[NotedNode]
 ) -> frozenset[str]:
-    names = {name: name for name in floats}
+    """Return the tensors of a file without notes that may be computed from any parameter."""
+    names = {name: name for name, tensor in stored.items() if tensor.is_float}
+    found = set[str]()
     for item in readers:
-        for given in item.node.inputs if item.node.op_type not in _SIZED else ():
+        for given in item.node.inputs if item.node.op_type not in _FIXED else ():
             name = names.get(given, "")
-            if not name or not notes.is_made_up(name, label(item.node)):
+            if not name or name in notes.frozen or not notes.is_made_up(name, label(item.node)):
                 continue
-            if item.node.op_type == "Identity":
-                names[item.node.outputs[0]] = name  # a tensor of equal numbers, stored once
+            if item.node.op_type in {"Cast", "Identity"}:
+                names[item.node.outputs[0]] = name  # of narrow numbers, or equal ones, stored once
                 continue
             may_move = is_anonymous(name) or name.startswith("/")
-            if not may_move or not _is_copy(notes, item.node, given, floats[name]):
-                return frozenset(name for name in floats if not notes.is_statistic(name))
-    return frozenset()
+            if not may_move or not _is_copy(notes, item.node, given, stored[name]):
+                found.add(name)
+    return frozenset(found)
 
 
 def _is_copy(notes: Provenance, node: Node, given: str, tensor: Tensor) -> bool:

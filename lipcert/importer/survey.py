@@ -39,11 +39,8 @@ _CONTROL: Final = (
     "unroll the loop, or export a feed-forward part (nn.EmbeddingBag of ids [examples, count]: "
     "lipcert.training.make_trainable(module, mechanism) puts a table and a mean in its place)",
 )
-_UNKNOWN: Final = (
-    "LC003",
-    "the operator is not supported",
-    "export with supported operators, or opset 17-20",
-)
+_SUPPORTED: Final = "export with supported operators, or opset 17-20"
+_UNKNOWN: Final = ("LC003", "the operator is not supported", _SUPPORTED)
 _OPTIMISED: Final = (
     "LC003",
     "onnxruntime wrote this operator when it optimised the model",
@@ -75,7 +72,6 @@ _REASONS: Final[Mapping[str, _Reason]] = {
         ("LC003", "no rule bounds it", "use Resize, or a product with a constant matrix"),
     "If": ("LC004", "it branches on the data, so it has no bound here",
            "export one branch alone, as torch.export does"),
-    "LinearAttention": ("LC003", "the fused operator is not supported", "use plain operators"),
     "MaxUnpool": ("LC003", "its output jumps where the largest entry of a window changes", ""),
     "ReduceProd": ("LC003", "a product of many values has no useful bound", ""),
     **dict.fromkeys(
@@ -189,7 +185,6 @@ _ALL: Final = (
 _DEPENDS: Final = JUMPING | {"If"}
 """Operators for which it depends on other nodes whether they have a bound."""
 
-_SUPPORTED: Final = "export with supported operators, or opset 17-20"
 _NUMBERS: Final = "feed floats, or ids of embeddings as int64"
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"

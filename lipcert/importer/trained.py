@@ -22,6 +22,7 @@ from lipcert.graph.ir import Parameter
 from lipcert.importer.computed import Computed
 from lipcert.importer.metadata import Provenance, is_anonymous
 from lipcert.importer.nodes import FX_NODE, NotedNode
+from lipcert.importer.origins import RECURRENT
 
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})
@@ -55,7 +56,8 @@ class Marks:
     """What the exporter's notes say about a file.
 
     missing: parameters that it lacks; nodes: those that depend on the data; hidden: whether some
-    notes belong to nodes that are not among them; unseen: tensors that may have other uses.
+    notes belong to nodes that are not among them; unseen: tensors that may have other uses;
+    suspects: those that a tool computed, by their names, in a file without notes.
     """
 
     provenance: Provenance
@@ -63,6 +65,7 @@ class Marks:
     nodes: Sequence[NotedNode]
     hidden: bool
     unseen: frozenset[str]
+    suspects: frozenset[str]
     as_exported: bool
 
 
@@ -207,8 +210,8 @@ class _Uses:
                 if fixed or np.isneginf(operand.lo).any():
                     self.plain.update(operand.sources)
                     continue
-                is_weight = item.name == "weight" or isinstance(step.op, PRelu)
                 kind = model.nodes[step.node].op_type
+                is_weight = item.name == "weight" or isinstance(step.op, PRelu) or kind in RECURRENT
                 is_weight = is_weight or (item.name == "bias" and kind in _WITH_BIAS)
                 for name in operand.sources:
                     self.with_rule[name] = self.with_rule.get(name, False) or is_weight

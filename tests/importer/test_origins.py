@@ -360,6 +360,79 @@ def test_what_tensorflow_computed_from_parameters_has_no_bound(tmp_path, name, i
     assert "LC027" in {item.code for item in analysis.diagnostics}  # for biases of zeros
 
 
+@pytest.mark.parametrize("lacks", [True, False])
+def test_that_tensorflow_may_have_left_out_biases_is_said_where_one_lacks(tmp_path, lacks):
+    w, b = weights(4, 4), weights(4)
+    nodes = f"""a = MatMul(x, w)  c = Reshape(a, s)  d = Add(c, b)  e = Relu(d)
+        {"e2 = MatMul(e, w2)" * lacks}  y = Flatten({"e2" if lacks else "e"})"""
+    tensors = {"w": w, "b": b, "w2": w.T, "s": np.array([-1, 1, 4])}
+    proto = model(nodes, ("N", 4), tensors)
+    proto.producer_name = "tf2onnx"
+    found = load_model(saved(proto, tmp_path), trusted=True).diagnostics
+    assert [item.message.rpartition(" ")[2] for item in found] == ["'MatMul_e2'"] * lacks
+
+
+def test_what_the_user_freezes_is_not_computed_from_trained_parameters(tmp_path):
+    made, weight = "ConstantFolding/m/truediv_recip:0", "m/d/MatMul/ReadVariableOp:0"
+    stored = {made: weights(4), weight: weights(4, 3)}
+    proto = model(f'h = Mul(x, "{made}")  y = MatMul(h, "{weight}")', ("N", 4), stored)
+    proto.producer_name = "tf2onnx"
+    path = saved(proto, tmp_path)
+    fixed, freely = Settings(freeze=("Constant*",)), Settings(as_exported=True)
+    imported = load_under(path, fixed, trusted=True)
+    assert not imported.graph.parameters[made].trainable  # under any later settings, too
+    assert analyze(imported, Settings()).network.grad_norm is not None
+    exported = analyze(load_under(path, freely, trusted=True), freely)
+    bounds = {item.name: item.grad_norm for item in exported.parameters}
+    assert analyze(imported, fixed).network.grad_norm == bounds[weight]
+    for settings in (Settings(freeze=("m/*",)), Settings(trainable=("m/*",))):
+        found = analyze(load_under(path, settings, trusted=True), settings)
+        assert found.network.grad_norm is None
+        (said,) = (item for item in found.diagnostics if item.code == "LC009")
+        assert said.message.endswith(f": '{made}'")
+        assert "--freeze" in said.remedy
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "h = Mul(x, v)",
+        "h = Add(x, v)",
+        "e = Exp(v)  h = Mul(x, e)",
+        "h = LayerNormalization<epsilon=0.1>(x, v, u)",
+    ],
+)
+def test_a_named_constant_of_several_numbers_is_as_trained_as_an_initializer(tmp_path, nodes):
+    stored = {"v": weights(4), "u": weights(4, seed=1), "w": weights(4, 3)}
+    plain = model(f"{nodes}  y = MatMul(h, w)", ("N", 4), stored)
+    other = copy.deepcopy(plain)
+    made = [node("Constant", [], [item.name], value=item) for item in other.graph.initializer]
+    del other.graph.initializer[:]
+    for item in reversed(made):
+        other.graph.node.insert(0, item)
+    settings = Settings(input_box=(-1.0, 1.0))
+    both = [analyze(load_model(saved(x, tmp_path), trusted=True), settings) for x in (plain, other)]
+    bounds = [{item.name: item.grad_norm for item in found.parameters} for found in both]
+    assert bounds[0] == bounds[1]
+    assert None not in bounds[0].values()
+
+
+def test_copies_with_made_up_names_stay_copies_in_narrow_types(tmp_path):
+    """Weights of half precision and scales of quantised ones are no results of other parameters."""
+    stored = {
+        "onnx::MatMul_1": weights(4, 4).astype(np.float16),
+        "onnx::MatMul_2_q": np.arange(12, dtype=np.int8).reshape(4, 3),
+        "onnx::MatMul_2_scale": np.float32(0.1),
+    }
+    nodes = """a = Cast<to=1>("onnx::MatMul_1")  h = MatMul(x, a)
+        c = DequantizeLinear("onnx::MatMul_2_q", "onnx::MatMul_2_scale")  y = MatMul(h, c)"""
+    proto = model(nodes, ("N", 4), stored)
+    proto.producer_name = "pytorch"
+    found = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
+    assert {item.name for item in found.parameters} == {"onnx::MatMul_1"}
+    assert found.network.grad_norm is not None
+
+
 @pytest.mark.parametrize("producer", ["pytorch", ""])
 @pytest.mark.parametrize(
     "number",

@@ -116,7 +116,7 @@ def test_other_programs_get_no_advice_about_torch(tmp_path) -> None:
     proto.producer_name = "tf2onnx"
     onnx.save(proto, path)
     found = inspection_of(load_model(path, trusted=True))
-    assert {item.code for item in found.diagnostics} == {"LC022", "LC027"}
+    assert {item.code for item in found.diagnostics} == {"LC022"}
     assert found.export is None
     assert "export" not in json.loads(inspection_json(found))
 
