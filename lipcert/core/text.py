@@ -8,14 +8,15 @@ is printed as ASCII without line breaks, and never begins a line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from lipcert.core.canonical import Parameters
+from lipcert.core.canonical import read_float
 from lipcert.core.certificate import Assumption, Certificate
-from lipcert.core.ledger import CHECKED, EVALUATION, LAYERS, SAMPLING, STEPWISE, EvalLayer
+from lipcert.core.codec import CodecError
+from lipcert.core.ledger import EVALUATION, LAYERS, SAMPLING, STEPWISE
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism
-from lipcert.core.ledger.premises import InputPart, LossPart, Premises
-from lipcert.core.ledger.run import Run
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.verdict import STAGES, Report, Verdict
 
 if TYPE_CHECKING:
@@ -84,157 +85,109 @@ def _safe(text: str) -> str:
     return plain.replace(TOKEN[:-1], "LIPCERT_CHECK")
 
 
-_RELATIONS: Final = {
-    "add-remove": "one data set has one example more than the other",
-    "replace-one": "one example of the data set is another one",
-    "zero-out": "one example contributes nothing, and the batches stay as they are",
-}
-_SCHEMES: Final = {
-    "poisson": "every example is in every batch with probability B/N, independently",
-    "without-replacement": "every batch is a uniformly random set of B of the N examples",
-    "shuffle": "the batches of an epoch are disjoint and do not depend on the examples",
-    "balls-in-bins": "an epoch has N/B batches, rounded up, and puts every example into one of them"
-    ", uniformly and independently of all others",
-    "full-batch": "every batch holds all examples",
-}
-_SIZES: Final = {
-    "declared": " N, B and the number of steps are public constants, the same for neighbouring data"
-    " sets.",
-    "data": " N was counted in the data set, so that neighbours of other sizes have other rates.",
-}
-_MOST_NAMES: Final = 4
-_ALWAYS: Final = {
-    "A-PROJ": "Training holds every trained tensor within its constraint at every step.",
-    "A-POINT": "At every step of the run the weights are those of the file.",
+_SENTENCES: Final[Mapping[str, str]] = {
+    "A-INPUT": "Every example has {}",
+    "A-LOSS": "The loss of one example is {}",
+    "A-PERSAMPLE checked": "Examples of a batch do not influence each other, in eval mode where "
+    f"{EVALUATION} is assumed, for batches of every size",
+    "A-PERSAMPLE declared": "The file computes one example at a time, and training applies it to "
+    "each separately",
+    EVALUATION: "Training keeps the layers {} in eval mode, their statistics frozen and nothing "
+    "dropped",
+    "A-FROZEN": "Training does not change the tensors {}",
+    "A-PROJ": "Training holds every trained tensor within its constraint at every step",
+    MECHANISM: "Gradients are what backpropagation finds; the mechanism is {}",
+    LAYERS: "From input to output, the layers that clip are {}",
+    "A-NEIGH": "Data sets are neighbours if {}",
+    "A-GRAD-AGG": "The gradients of a batch are {}",
+    SAMPLING: "The run has {}",
+    STEPWISE: "Before every step the bounds are proved anew for the weights that it starts from, "
+    "which earlier steps alone determine, and its noise has {} for them",
+    "A-POINT": "At every step of the run the weights are those of the file",
     "A-EPSILON": "The accountant that found epsilon is right: the checker did not find as small a "
-    "one.",
-    "A-RNG": "The noise is Gaussian, fresh and independent at every step, and kept secret.",
-    "A-NUMERIC": "Real arithmetic: the rounding of the training run is not included.",
+    "one",
+    "A-RNG": "The noise is Gaussian, fresh and independent at every step, and kept secret",
+    "A-NUMERIC": "Real arithmetic: the rounding of the training run is not included",
 }
+"""What each assumption says around its data, by its id, with its status where that matters."""
+_PHRASES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("kind", "layers", "name", "reduction", "relation", "tensors"), "{}"),
+    "parameters": "with {}",
+    "parts": "these parts: {}",
+    "norm": "a Euclidean norm of at most {}",
+    "box": "entries between {}",
+    "clip": "its gradient at the output clipped to {}",
+    "assumed": "nobody stated it",
+    "per_token": "the {} over all tokens, those without label (-100) as 0",
+    "divisor": "divided by {}, a constant whatever the batch holds",
+    "steps": "{} steps",
+    "dataset_size": "N = {}",
+    "batch_size": "B = {}",
+    "scheme": "{}",
+    "participations": "an example is in at most {} batches",
+    "size": "{}",
+    "noise_multiplier": "a multiplier of at least {}",
+    "shape": "",
+}
+"""How the members of the data are said, in this order; one that is not here after its name."""
+_MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "kind": {"joint": "a sum"},
+    "reduction": {"mean": "summed", "sum": "summed"},
+    "relation": {
+        "add-remove": "one data set has one example more than the other",
+        "replace-one": "one example of the data set is another one",
+        "zero-out": "one example contributes nothing, and the batches stay as they are",
+    },
+    "scheme": {
+        "poisson": "every example is in every batch with probability B/N, independently",
+        "without-replacement": "every batch is a uniformly random set of B of the N examples",
+        "shuffle": "the batches of an epoch are disjoint and do not depend on the examples",
+        "balls-in-bins": "an epoch has N/B batches, rounded up, and puts every example into one of "
+        "them, uniformly and independently of all others",
+        "full-batch": "every batch holds all examples",
+    },
+    "size": {
+        "declared": "N, B and the number of steps are public constants, the same for neighbouring "
+        "data sets",
+        "data": "N was counted in the data set, so that neighbours of other sizes have other rates",
+    },
+}
+"""What words of the data mean, by the member whose values they are."""
+_MOST_NAMES: Final = 4
 
 
 def texts(assumptions: Sequence[Assumption]) -> dict[str, str]:
     """Return the text of each assumption, by id; raise `CertificateFormatError` if malformed."""
-    premises = Premises.read(assumptions)
-    known = {item.id: item for item in assumptions}
-    return {name: _text(item, premises, known) for name, item in known.items()}
+    mechanism = Premises.read(assumptions).mechanism
+    said = {item.id: _listed(item.data, "; ") for item in assumptions}
+    said[MECHANISM] = mechanism.words(mechanism.record())
+    found = {}
+    for item in assumptions:
+        kinds = item.id, f"{item.id} {item.status}"
+        sentence = next((_SENTENCES[kind] for kind in kinds if kind in _SENTENCES), item.id)
+        found[item.id] = sentence.replace("{}", said[item.id] or "any entries") + "."
+    return found
 
 
-def _text(item: Assumption, premises: Premises, known: Mapping[str, Assumption]) -> str:
-    match item.id:
-        case "A-INPUT":
-            return _input(premises)
-        case "A-LOSS":
-            return _loss(premises)
-        case "A-PERSAMPLE":
-            return _examples(proved=item.status == CHECKED, in_eval_mode=EVALUATION in known)
-        case "A-FROZEN":
-            frozen = item.data.get("tensors")
-            count = len(frozen) if isinstance(frozen, list) else 0
-            return f"{count} tensors of the file are constants that training does not change."
-        case "A-NEIGH":
-            return f"Data sets are neighbours if {_RELATIONS[premises.relation]}."
-        case "A-GRAD-AGG" if premises.divisor is None:
-            return "The gradients of a batch are summed."
-        case "A-GRAD-AGG":
-            return (
-                f"The sum of the gradients of a batch is divided by {premises.divisor}, a constant "
-                "whatever the batch holds."
-            )
-    if item.id == MECHANISM:
-        return premises.mechanism.text
-    if item.id == LAYERS and premises.layer_clip is not None:
-        count = len(premises.layer_clip.layers)
-        return f"The layers that clip are the {count} listed, from input to output."
-    if item.id == EVALUATION:
-        return _evaluation(premises.eval_layers)
-    if item.id == SAMPLING and premises.run is not None:
-        return _run(premises.run)
-    if item.id == STEPWISE:
-        return (
-            "Before every step the bounds are proved anew for the weights that it starts from, "
-            "which earlier steps alone determine, and its noise has a multiplier of at least "
-            f"{premises.stepwise!r} for them."
-        )
-    return _ALWAYS.get(item.id, "")
+def _listed(members: Mapping[str, object], separator: str) -> str:
+    names = sorted(members, key=lambda name: [*_PHRASES, name].index(name))
+    said = {name: text for name in names if (text := _said(name, members[name]))}
+    phrases = (_PHRASES.get(x, f"{x} {{}}").replace("{}", text) for x, text in said.items())
+    return separator.join(filter(None, phrases))
 
 
-def _input(premises: Premises) -> str:
-    found = _admitted(premises.input_norm, premises.input_box)
-    what = f"has {found}" if found else "is admitted, whatever its entries are"
-    if premises.input_parts:
-        joint = f"has {found} in all, and " if found else "is such that "
-        what = f"{joint}{'; '.join(map(_input_part, premises.input_parts))}"
-    return f"Every example {what}."
-
-
-def _input_part(part: InputPart) -> str:
-    found = _admitted(part.norm, part.box)
-    return f"the input {part.name} {f'has {found}' if found else 'may be anything'}"
-
-
-def _admitted(norm: float | None, box: tuple[float, float] | None) -> str:
-    """Return the text of an input's norm and box; "" if it may be anything."""
-    parts = []
-    if norm is not None:
-        parts.append(f"a Euclidean norm of at most {norm!r}")
-    if box is not None:
-        low, high = box
-        parts.append(f"entries between {low!r} and {high!r}")
-    return " and ".join(parts)
-
-
-def _loss(premises: Premises) -> str:
-    what = _described(premises.loss, premises.loss_parameters)
-    if premises.loss_parts:
-        what = f"the sum of {' and '.join(map(_loss_part, premises.loss_parts))}"
-    text = f"The loss of one example is {what}"
-    if premises.loss_clip is not None:
-        text += f"; its gradient at the output is clipped to {premises.loss_clip!r}"
-    if premises.loss_assumed:
-        text += "; nobody stated it"
-    return f"{text}."
-
-
-def _loss_part(part: LossPart) -> str:
-    return f"{part.weight!r} times {_described(part.kind, part.parameters, part.output)}"
-
-
-def _described(kind: str, parameters: Parameters, output: str = "") -> str:
-    """Describe a loss. output: the one that it reads, if there are several."""
-    numbers = ", ".join(f"{name} = {value}" for name, value in parameters)
-    text = f"{kind} of the output {output}" if output else kind
-    text = f"{text} with {numbers}" if numbers else text
-    reduction = dict(parameters).get("per_token")
-    if reduction is None:
-        return text
-    return f"the {reduction} over all tokens, those without label (-100) as 0, of {text}"
-
-
-def _examples(*, proved: bool, in_eval_mode: bool) -> str:
-    """Say whether the model itself keeps the examples of a batch apart."""
-    if proved:
-        mode = "In eval mode, examples" if in_eval_mode else "Examples"
-        return f"{mode} of a batch do not influence each other, for batches of every size."
-    return "The file computes one example at a time, and training applies it to each separately."
-
-
-def _evaluation(layers: Sequence[EvalLayer]) -> str:
-    """Say what is assumed about the layers that training keeps in eval mode."""
-    named = ", ".join(f"{x.name} ({x.kind})" for x in layers[:_MOST_NAMES])
-    more = f" and {len(layers) - _MOST_NAMES} more" if len(layers) > _MOST_NAMES else ""
-    return (
-        "Training keeps these layers in eval mode, their statistics frozen and nothing dropped: "
-        f"{named}{more}."
-    )
-
-
-def _run(run: Run) -> str:
-    return (
-        f"{run.steps} steps; N = {run.dataset_size}, B = {run.batch_size}: "
-        f"{_SCHEMES[run.scheme]}; an example is in at most {run.participations} batches."
-        f"{_SIZES.get(run.size or '', '')}"
-    )
+def _said(name: str, value: object) -> str:
+    """Return a value of the data as text, a long list by its first items."""
+    match value:
+        case [_, *_] as items:
+            shown = [_said(name, item) for item in items[:_MOST_NAMES]]
+            rest = [f"{len(items) - len(shown)} more"] if len(items) > len(shown) else []
+            return ("; " if isinstance(items[0], dict) else " and ").join([*shown, *rest])
+        case dict():
+            return _listed(value, ", ")
+    with suppress(CodecError):
+        return repr(read_float(value))
+    return _MEANINGS.get(name, {}).get(str(value), str(value))
 
 
 def promise(report: Report) -> tuple[str, ...]:

@@ -57,10 +57,9 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     premises = replace(PREMISES, mechanism=found)
     ledger = assumptions_of(premises, STATED, BARE)
     assert Premises.read(ledger) == premises
-    text = texts(ledger)["A-MECHANISM"]
-    assert repr(radius) in text
-    assert repr(clip) in text
-    assert ("within a channel" in text) is (conv_clip == "l1.5")
+    if count:
+        text = texts(ledger)["A-MECHANISM"]
+        assert f"{clip!r} (convolutions: {conv_clip}), its input to {radius!r}" in text
 
 
 radii = st.none() | numbers
@@ -80,11 +79,7 @@ def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
     assert stated == given_radii
     text = texts(ledger)["A-MECHANISM"]
     reads, receives = {item[0] for item in stated}, {item[1] for item in stated}
-    assert ("What it reads is not clipped" in text) is (reads <= {None})
-    assert ("norm stated there" in text) is (len(reads) > 1)
-    assert ("radius stated there" in text) is (len(receives) != 1)
-    for one in (reads, receives):
-        assert len(one) > 1 or one == {None} or repr(*one) in text
+    assert all("not at all" if r is None else f"to {r!r}" in text for r in (*reads, *receives))
 
 
 @pytest.mark.parametrize(

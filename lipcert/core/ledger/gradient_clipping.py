@@ -17,18 +17,10 @@ class GradientClipping(Mechanism):
     """The gradient of every example is scaled down to norm `clip_norm`. Weights are free."""
 
     kind = "gradient-clipping"
-    said = "gradient-clipping to {clip_norm:.12g} ({clip_scope}, weight decay {decay})"
+    said = "gradient-clipping to {clip_norm!r} ({clip_scope}, weight decay {decay})"
     weights = "free"
     gradient = "the clipped gradient of its loss"
     clips_gradients = True
     clip_norm: Bound
     clip_scope: ClipScopeName = "flat"
     decay: DecayName = "decoupled"
-
-    @property
-    def text(self) -> str:
-        """The text of A-MECHANISM, which states the radius."""
-        return (
-            f"The gradient of every example is clipped to {self.clip_norm!r} ({self.clip_scope}), "
-            f"decay {self.decay}."
-        )

@@ -28,14 +28,6 @@ class WeightClipping(Mechanism):
     said = "weight-clipping: after each step weights above their radius are scaled to it"
     weights = "stepwise"
 
-    @property
-    def text(self) -> str:
-        """The text of A-MECHANISM, which states how the weights change: bounds depend on it."""
-        return (
-            "Gradients are what backpropagation finds; after every step, training scales tensors "
-            "that exceed their constraint down to it."
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class FixedWeightNorm(Mechanism):

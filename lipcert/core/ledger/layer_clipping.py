@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from lipcert.core.certificate import CertificateFormatError, read
 from lipcert.core.codec import Bound, member
@@ -14,12 +14,6 @@ ConvClipName = Literal["l1.5", "l2"]
 """l1.5: cotangents of convolutions have the norm √Σ_c (Σ_i |g_ci|)², c the channel; l2: ‖g‖₂."""
 LayerEnds: TypeAlias = tuple[str, str]
 """The value that a layer reads, and the value that it computes."""
-
-_NORMS: Final[Mapping[ConvClipName, str]] = {
-    "l1.5": "in the norm that adds magnitudes within a channel and squares over the channels "
-    "where the layer holds a convolution, elsewhere in the Euclidean one",
-    "l2": "in the Euclidean norm",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +105,11 @@ class BackpropClipping(Mechanism):
         """Return the radius to which the layer clips the gradient at its output."""
         return min(c for c in (self.cotangent_clip, layer.cotangent_clip) if c is not None)
 
-    @property
-    def _clips_inputs(self) -> bool:
-        return any(self.input_radius(layer) is not None for layer in self.layers)
-
-    @property
-    def text(self) -> str:
-        """The text of A-MECHANISM, which states both radii, or where they are stated."""
-        reads = "not clipped"
-        if self.input_clip is not None:
-            reads = f"clipped to the Euclidean norm {self.input_clip!r}"
-        elif self._clips_inputs:
-            reads = "clipped to the Euclidean norm stated there, if one is"
-        clip = "the radius stated there" if self.cotangent_clip is None else self.cotangent_clip
-        norm = _NORMS[self.conv_clip]
-        return (
-            f"Every layer of {LAYERS} clips, example by example, the gradient at its output, "
-            f"before that enters the layer, to {clip} {norm}. What it reads is {reads}."
-        )
-
     def record(self) -> dict[str, Any]:
         """Return kind and fields, and the layers if they have their own radii."""
         found = Mechanism.record(self)
-        if self.cotangent_clip is None or (self.input_clip is None and self._clips_inputs):
+        reads = {self.input_radius(layer) for layer in self.layers} - {None}
+        if self.cotangent_clip is None or (self.input_clip is None and reads):
             found["layers"] = [given(asdict(layer)) for layer in self.layers]
         return found
 
@@ -144,9 +120,9 @@ class BackpropClipping(Mechanism):
 
         def radii(name: str) -> str:
             if name in record:
-                return f"to {record[name]:.12g}"
+                return f"to {record[name]!r}"
             counts = Counter(layer.get(name) for layer in layers).items()
-            said = {r: "not at all" if r is None else f"to {r:.12g}" for r, _ in counts}
+            said = {r: "not at all" if r is None else f"to {r!r}" for r, _ in counts}
             many = (f"{said[r]} at {count} layer{'s' * (count > 1)}" for r, count in counts)
             return ", ".join(many) or "not at all"
 

@@ -58,11 +58,6 @@ class Mechanism:
         """Whether the weights lie within their constraints after every step."""
         return cls.weights in {"held", "stepwise"}
 
-    @property
-    def text(self) -> str:
-        """The text of the assumption A-MECHANISM."""
-        return "Gradients are what backpropagation finds."
-
     def record(self) -> dict[str, Any]:
         """Return kind and fields, without those that are None."""
         return given({"kind": self.kind} | {n: getattr(self, n) for n in names_of(type(self))})
