@@ -9,8 +9,9 @@ each tensor in all steps, and of the whole run:
     mean        (1 + Σz/(√n‖z‖))/2 is Beta((n − 1)/2, (n − 1)/2), exactly, for any size
     leak        Σ_t ⟨z_t, c_t⟩/‖c_t‖ over T steps with clean gradients c_t is N(0, T), exactly:
                 c_t may depend on earlier noise, and each term is N(0, 1) given the past; noise
-                that depends on the gradient hides less of it. The same for c_{t−1}, the clean
-                gradient of the step before, which what is noised may still hold, as in a momentum
+                that depends on the gradient hides less of it. The same along c_{t−1} and c_1 + … +
+                c_{t−1}, which what is noised may still hold, as in a momentum, and along z_1 + … +
+                z_{t−1}: noises that cancel each other leave the sum of all steps bare
     shape       Σf(z), f the Hermite polynomials of degree 3 and 4, whose means are skewness and
                 excess of kurtosis, and the indicators of |z| > t, for each t of `_TAILS`; made
                 constant on some 2^12 cells, so that the moment generating function of f is a finite
@@ -124,7 +125,12 @@ _SHAPES: Final = (
 variance."""
 _LEAST: Final = 1e-300
 _BITS: Final = 11
-_LEAKS: Final = ("the gradients that it hides", "those of the steps before")
+_LEAKS: Final = (
+    "the gradients that it hides",
+    "those of the steps before",
+    "the sums of those before",
+    "the sums of the noise before",
+)
 _LARGE: Final = np.array([2, 8, 32])
 _KNOWN: Final = (
     "in its mean",
@@ -143,6 +149,8 @@ _Counts = npt.NDArray[np.int64]
 _Places = npt.NDArray[np.bool_]
 _Noise = tuple[FloatArray, FloatArray, FloatArray]
 """z, e and the clean gradient, in units of the deviation"""
+_Past = tuple[FloatArray, ...]
+"""The same of the step before, and the sums of clean gradients and of z of all steps before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,13 +267,13 @@ class CountedNoise:
         z: FloatArray,
         e: FloatArray,
         clean: FloatArray,
-        before: _Noise | None = None,
+        before: _Past | None = None,
         coarse: tuple[_Places, _Places] | None = None,
     ) -> CountedNoise:
         """Return the statistics of one step.
 
-        e: what rounding moved; clean: all in units of the deviation; before: the same of the step
-        before; coarse: which entries have few bits, and which have a gradient of more bits.
+        e: what rounding moved; clean: all in units of the deviation; before: of the steps before;
+        coarse: which entries have few bits, and which have a gradient of more bits.
         """
         size = np.abs(z)
         least, most = np.maximum(size - e, 0.0), size + e
@@ -279,7 +287,7 @@ class CountedNoise:
             varied=varied(squares[:1], squares[1:], len(z)),
         )
         before = before if before is not None and len(before[0]) == len(z) else None
-        for place, along in enumerate([clean] if before is None else [clean, before[2]]):
+        for place, along in enumerate((clean, *(before or ())[2:])):
             length = float(np.linalg.norm(along))
             if 0.0 < length < math.inf:
                 found.leak[place] = z @ along / length, e @ np.abs(along) / length, 1
@@ -482,8 +490,8 @@ class Pool:
     whole: CountedNoise = field(default_factory=CountedNoise)
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
     axes: Axes = field(default_factory=Axes)
-    last: dict[str, _Noise] = field(default_factory=dict)
-    """The noise on each tensor at the step before, and on all of them."""
+    past: dict[str, _Past] = field(default_factory=dict)
+    """Of the noise on each tensor, and on all of them."""
     steps: set[int] = field(default_factory=set)
 
     def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
@@ -513,14 +521,15 @@ class Pool:
         if not scaled:
             return tests
         step, number = items[0].step, items[0].number
+        past = self.past if number > max(self.steps, default=-1) else {}
         shapes = {item.tensor: item.shape or item.noise.shape for item in items}
         found: dict[str, CountedNoise] = {}
         for item in items:
             if item.tensor in scaled:
                 parts, coarse = scaled[item.tensor], (item.is_coarse, ~item.is_plain)
-                found[item.tensor] = CountedNoise.of(*parts, self.last.get(item.tensor), coarse)
+                found[item.tensor] = CountedNoise.of(*parts, past.get(item.tensor), coarse)
         z, e, clean = (np.concatenate(parts) for parts in zip(*scaled.values(), strict=True))
-        together = CountedNoise.of(z, e, clean, self.last.get(_ALL))
+        together = CountedNoise.of(z, e, clean, past.get(_ALL))
         for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
             where = f"{step}, {name}"
             single = counted.at_one_step(of_one=name != _ALL)
@@ -528,7 +537,10 @@ class Pool:
         if number not in self.steps:
             self.steps.add(number)
             self.whole.add(together)
-            self.last |= {**scaled, _ALL: (z, e, clean)}
+            for name, (noise, moved, own) in {**scaled, _ALL: (z, e, clean)}.items():
+                before = past.get(name, ())
+                sums = before[3:] if before and len(before[0]) == len(noise) else (0.0, 0.0)
+                self.past[name] = noise, moved, own, sums[0] + own, sums[1] + noise
             self.axes.take(
                 (z.reshape(shapes[name]), e.reshape(shapes[name]))
                 for name, (z, e, _) in scaled.items()

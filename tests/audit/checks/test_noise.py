@@ -196,20 +196,53 @@ def test_entries_that_rounding_hides_are_not_without_noise() -> None:
     assert {report.verdict for report in pool.reports()} == {Verdict.PASS}
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_noise_along_the_gradient_is_seen(lag: int) -> None:
-    """It takes a hundredth part of the length of every step, or of the one before, away."""
+@pytest.mark.parametrize(
+    ("hidden", "says"),
+    [
+        (lambda cleans: cleans[-1], "the gradients that it hides"),
+        (lambda cleans: cleans[-2], "those of the steps before"),
+        (lambda cleans: cleans[:-1].sum(axis=0), "the sums of those before"),
+    ],
+)
+def test_noise_along_gradients_is_seen(hidden, says: str) -> None:
+    """It takes a hundredth part of the length of a step, or of those before, away."""
     random = np.random.default_rng(3)
     pool = Pool()
     cleans = random.standard_normal((61, 5000))
-    for step, clean in enumerate(cleans[1:]):
-        hidden = cleans[step + 1 - lag]
-        z = random.standard_normal(5000) - 1.5 * hidden / np.linalg.norm(hidden)
-        pool.take([AddedNoise("s", 0, step, "w", z, clean, np.zeros(5000), 1.0)])
+    for step in range(60):
+        along = hidden(cleans[: step + 2])
+        z = random.standard_normal(5000) - 1.5 * along / np.linalg.norm(along)
+        item = AddedNoise("s", 0, step, "w", z, cleans[step + 1], np.zeros(5000), 1.0)
+        pool.take([item])
     (report,) = pool.reports()
-    says = ("the gradients that it hides", "those of the steps before")[lag]
     assert report.verdict is Verdict.VIOLATION
     assert f"correlated with {says}" in report.message
+
+
+@pytest.mark.parametrize("steps", [20, 400])
+def test_noises_that_cancel_each_other_are_seen(steps: int) -> None:
+    """What all steps together add to the weights has no noise; each step alone looks right."""
+    random = np.random.default_rng(3)
+    pool, draws = Pool(), random.standard_normal((steps, 300))
+    for step, z in enumerate((draws - draws.mean(axis=0)) / math.sqrt(1.0 - 1.0 / steps)):
+        clean = random.standard_normal(300)
+        pool.take([AddedNoise("s", 0, step, "w", z, clean, np.zeros(300), 1.0)])
+    (report,) = pool.reports()
+    assert report.verdict is Verdict.VIOLATION
+    assert "correlated with the sums of the noise before" in report.message
+
+
+def test_a_rank_with_the_same_noise_is_not_compared_with_itself() -> None:
+    """Ranks come one after the other, so that the past of the second one is not its own."""
+    random = np.random.default_rng(3)
+    pool, draws = Pool(), random.standard_normal((20, 2, 300))
+    tests = [
+        test
+        for rank in (0, 1)
+        for step, (z, clean) in enumerate(draws)
+        for test in pool.take([AddedNoise("s", rank, step, "w", z, clean, 0.0 * z, 1.0)])
+    ]
+    assert min(test.log_chance for test in tests) > math.log(1e-6)
 
 
 def test_right_noise_passes_and_says_what_would_have_been_seen() -> None:
