@@ -191,7 +191,7 @@ def _assumptions(
         mechanism=found.premises.mechanism.record(),
         batch=model.batch.status.value,
         tier=settings.tier,
-        arithmetic="real arithmetic: the rounding of the training run itself is not included",
+        arithmetic="real arithmetic: the rounding of the training run is not included, nor is 0/0",
         notes=(),
         eval_layers=kept_in_eval_mode(graph, settings),
         input_ids=graph.ids or 0,

@@ -107,7 +107,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "A-EPSILON": "The accountant that found epsilon is right: the checker did not find as small a "
     "one",
     "A-RNG": "The noise is Gaussian, fresh and independent at every step, and kept secret",
-    "A-NUMERIC": "Real arithmetic: the rounding of the training run is not included",
+    "A-NUMERIC": "Real arithmetic: the rounding of the training run is not included, nor is 0/0",
 }
 """What each assumption says around its data, by its id, with its status where that matters."""
 _PHRASES: Final[Mapping[str, str]] = {
