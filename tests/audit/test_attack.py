@@ -183,7 +183,7 @@ def test_norms_and_slopes():
     assert np.allclose(norms[-1] ** 2, np.sum(norms[:-1] ** 2, axis=0))
     wanted = np.array([0, 1, len(run.groups)])
     found = field.slopes(x, labels, wanted)
-    assert np.allclose(found.norms, norms, rtol=1e-12)
+    assert np.allclose(found.norms.T, norms, rtol=1e-12)
     direction = RNG.standard_normal(x.shape)
     ends = [field.norms(x + t * 1e-6 * direction, labels) for t in (1.0, -1.0)]
     quotients = (np.log(ends[0]) - np.log(ends[1])) / 2e-6
@@ -311,7 +311,8 @@ def test_a_climb_goes_as_it_says():
 
     def slopes(x, labels, wanted):
         tried.append(float(x[1, 0]))
-        return Slopes(np.tile(10.0 - abs(x[:, 0] - 1.0), (2, 1)), np.sign(1.0 - x), 0.0 * labels)
+        norms = np.tile(10.0 - abs(x[:, :1] - 1.0), (1, 2))
+        return Slopes(norms, np.sign(1.0 - x), 0.0 * labels)
 
     tried: list[float] = []
     domain = SimpleNamespace(width=1.0, projected=lambda x: x, drawn=lambda n, _: np.full(n, 11.0))

@@ -14,9 +14,9 @@ so that the best is never below the best start.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ _MOST_ROWS: Final = 64
 class Slopes:
     """The norm of every objective at some rows, and the slopes of the logarithm of one of them.
 
-    norms: [objectives, rows]. x, labels: [rows, …]; the slopes of class numbers are 0.
+    norms: [rows, objectives]. x, labels: [rows, …]; the slopes of class numbers are 0.
     """
 
     norms: FloatArray
@@ -120,7 +120,9 @@ class Field:
 
         wanted: the objective that each row climbs.
         """
-        return _joined([self._slopes(x[r], labels[r], wanted[r]) for r in self._chunks(len(x))])
+        parts = [self._slopes(x[r], labels[r], wanted[r]) for r in self._chunks(len(x))]
+        names = [part.name for part in fields(Slopes)]
+        return Slopes(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def weight_slopes(
         self, x: FloatArray, labels: Labels, wanted: int, names: tuple[str, ...]
@@ -147,7 +149,7 @@ class Field:
             found = torch.autograd.grad(_log(chosen).sum(), variables, allow_unused=True)
         slopes = [None if slope is None else _array(slope) for slope in found]
         return Slopes(
-            norms=torch.sqrt(squares).detach().cpu().double().numpy(),
+            norms=torch.sqrt(squares).detach().cpu().double().numpy().T,
             x=np.zeros_like(x) if slopes[0] is None else slopes[0],
             labels=np.zeros(labels.shape) if not moves or slopes[1] is None else slopes[1],
         )
@@ -191,14 +193,6 @@ def _log(squares: Tensor) -> Tensor:
 
 def _array(slope: Tensor) -> FloatArray:
     return np.asarray(np.nan_to_num(slope.detach().cpu().double().numpy(), posinf=0.0, neginf=0.0))
-
-
-def _joined(parts: list[Slopes]) -> Slopes:
-    return Slopes(
-        np.concatenate([part.norms for part in parts], axis=1),
-        np.concatenate([part.x for part in parts]),
-        np.concatenate([part.labels for part in parts]),
-    )
 
 
 _Mask = npt.NDArray[np.bool_]
@@ -312,7 +306,7 @@ def climb(
     to be largest. A row that is stuck continues near the best example of its objective.
     """
     at, slopes = rows, space.field.slopes(rows.x, rows.labels, rows.wanted)
-    best.meet(at.x, at.labels, slopes.norms)
+    best.meet(at.x, at.labels, slopes.norms.T)
     heights, sizes = _heights(slopes, at), _StepSizes.of(len(rows))
     steps = sizes.first
     for round_ in range(1, rounds):
@@ -322,10 +316,10 @@ def climb(
             trial.x[row], trial.labels[row] = best.example(int(at.wanted[row]))
         trial.x[stuck] = _jolted(space, trial.x[stuck], sizes.jolt[stuck])
         after = space.field.slopes(trial.x, trial.labels, trial.wanted)
-        best.meet(trial.x, trial.labels, after.norms)
+        best.meet(trial.x, trial.labels, after.norms.T)
         found = _heights(after, trial)
         better = (found > heights) | stuck
-        at, slopes = _put(at, trial, better), _put_slopes(slopes, after, better)
+        at, slopes = _put(at, trial, better), _put(slopes, after, better)
         heights = np.where(better, found, heights)
         steps = np.minimum(steps * np.where(better, sizes.longer, _SHORTER), _LEAP)
         steps = np.where(stuck, sizes.again, steps)
@@ -335,7 +329,7 @@ def climb(
 
 def _heights(slopes: Slopes, rows: Rows) -> FloatArray:
     """Return the norm that each row climbs."""
-    found = slopes.norms[rows.wanted, np.arange(len(rows))]
+    found = slopes.norms[np.arange(len(rows)), rows.wanted]
     return np.asarray(np.where(np.isnan(found), np.inf, found))
 
 
@@ -361,16 +355,14 @@ def _jolted(space: SearchSpace, x: FloatArray, shares: FloatArray) -> FloatArray
     return space.domain.projected(moved)
 
 
-def _put(old: Rows, new: Rows, where: _Mask) -> Rows:
-    x, labels = old.x.copy(), old.labels.copy()
-    x[where], labels[where] = new.x[where], new.labels[where]
-    return Rows(x, labels, old.wanted)
+_ByRow = TypeVar("_ByRow", Rows, Slopes)
 
 
-def _put_slopes(old: Slopes, new: Slopes, where: _Mask) -> Slopes:
-    norms, x, labels = old.norms.copy(), old.x.copy(), old.labels.copy()
-    norms[:, where], x[where], labels[where] = new.norms[:, where], new.x[where], new.labels[where]
-    return Slopes(norms, x, labels)
+def _put(old: _ByRow, new: _ByRow, where: _Mask) -> _ByRow:
+    """Return the new rows where the mask is True, and the old ones elsewhere."""
+    pairs = [(getattr(old, part.name), getattr(new, part.name)) for part in fields(old)]
+    rows = [where.reshape(-1, *[1] * (own.ndim - 1)) for own, _ in pairs]
+    return type(old)(*(np.where(at, b, a) for at, (a, b) in zip(rows, pairs, strict=True)))
 
 
 def starting_rows(

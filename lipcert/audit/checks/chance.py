@@ -107,3 +107,16 @@ def log_chernoff(log_moment: Callable[[float], float], value: float, *, upper: b
 def power_of_ten(log_chance: float) -> str:
     """Return a probability as a power of ten; it may be far below the smallest float."""
     return f"1e{log_chance / math.log(10.0):.0f}" if math.isfinite(log_chance) else "0"
+
+
+def stated(
+    log_chance: float,
+    what: str,
+    numbers: tuple[float, float] | None = None,
+    tests: float = 1.0,
+    why: str = "",
+) -> ChanceTest:
+    """Return the rarest of this many tests: what it saw, how rare that is, and what it means."""
+    log_chance = min(0.0, log_chance + math.log(tests))
+    text = f"{what}, which has at most the probability {power_of_ten(log_chance)}{why}"
+    return ChanceTest(log_chance, text, numbers=numbers)

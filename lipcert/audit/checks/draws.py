@@ -100,7 +100,7 @@ from lipcert.audit.checks.chance import (
     ChanceTest,
     log_binomial_at_least,
     log_chernoff,
-    power_of_ten,
+    stated,
 )
 from lipcert.core.program import FloatArray
 from lipcert.privacy.plan import Sampling
@@ -142,7 +142,7 @@ def _rarest_count(  # noqa: PLR0917
     k = int(np.argmin(tails))
     seen, mean = float(counts[k]), float(np.broadcast_to(trials * rates, tails.shape)[k])
     text = f"{seen:.0f} {what[k]}, where {mean:.4g} are expected"
-    return _test(float(tails[k]), max(many, len(tails)), text, (seen, mean), why)
+    return stated(float(tails[k]), text, (seen, mean), max(many, len(tails)), why)
 
 
 def _spread(
@@ -172,16 +172,7 @@ def _spread(
     why = ": batches of a shuffled and cut data set are of one size (LC402)" * (how == "little")
     what = f"{of.format(expected)} vary too {how}: their squared deviations are "
     what += f"{total / max(expected, 1):.3g} of what was accounted for"
-    return _test(log_chance, len(_SLOPES), what, (total, float(expected)), why)
-
-
-def _test(
-    log_chance: float, many: float, what: str, numbers: tuple[float, float], why: str = ""
-) -> ChanceTest:
-    """Return a test for the rarest of this many: what it saw, and what that means."""
-    log_chance = min(0.0, log_chance + math.log(many))
-    text = f"{what}, which has at most the probability {power_of_ten(log_chance)}{why}"
-    return ChanceTest(log_chance, text, numbers=numbers)
+    return stated(log_chance, what, (total, float(expected)), len(_SLOPES), why)
 
 
 def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
@@ -224,7 +215,7 @@ def _cut(places: _Numbers, seen: _Numbers, dataset: int, rate: float) -> ChanceT
     gain = float(seen[-1] * (law.logsf(largest - 1) - law.logpmf(largest)))
     what = f"{seen[-1]} of {seen.sum()} batches hold {largest} examples, and none more"
     many = float(law.isf(_BEYOND) - law.ppf(_BEYOND)) + 1.0
-    return _test(-gain, many, what, (float(seen[-1]), 0.0), ": batches are cut")
+    return stated(-gain, what, (float(seen[-1]), 0.0), many, ": batches are cut")
 
 
 def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
@@ -327,14 +318,10 @@ def _together(dataset: int, rate: float, members: Members, more: float) -> Chanc
     least = int(np.argmin(chances))
     k = int(places[least])
     found = float(seen[k])
-    return _test(
-        chances[least] + more,
-        steps,
-        f"{found:.0f} examples are in the same batches as another example, and in no others ({k} "
-        f"or more of {steps} batches)",
-        (found, 0.0),
-        ": they come together, so that one reveals whether another is present",
-    )
+    what = f"{found:.0f} examples are in the same batches as another example, and in no others "
+    what += f"({k} or more of {steps} batches)"
+    why = ": they come together, so that one reveals whether another is present"
+    return stated(chances[least] + more, what, (found, 0.0), steps, why)
 
 
 def _sets(dataset: int, rate: float, members: Members, labels: _Numbers | None) -> ChanceTest:
@@ -444,7 +431,7 @@ def score_test(members: Members, scores: Mapping[str, Mapping[int, FloatArray]])
             tests.append((chance, total * root, f"by their {name}, the examples drawn {where}"))
     chance, value, what = min(tests)
     what += f" have a mean rank that is {value:.3g} deviations off"
-    return _test(chance, 2.0 * len(tests), what, (value, 0.0))
+    return stated(chance, what, (value, 0.0), 2.0 * len(tests))
 
 
 def _log_uniform(root: float, slope: float) -> float:

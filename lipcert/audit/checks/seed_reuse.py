@@ -121,7 +121,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import betainc, ndtr, ndtri
 
 from lipcert.audit.checks.axes import folded
-from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, power_of_ten
+from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, stated
 from lipcert.audit.checks.noise import LARGEST, AddedNoise, added_noises, reach_of
 from lipcert.audit.checks.run_check import Finding, run_check
 from lipcert.audit.recorded import RecordedRun
@@ -173,13 +173,9 @@ class Correlation:
 
         what: the noises, as named in a sentence.
         """
-        chance = min(1.0, self.tests * self.chance)
-        log_chance = math.log(chance) if chance > 0.0 else -math.inf
-        message = (
-            f"{what} have the correlation {self.cosine:.6g}, which has at most the probability "
-            f"{chance:.1e} by chance"
-        )
-        return ChanceTest(log_chance, message, where, (self.cosine, 0.0))
+        chance = math.log(self.chance) if self.chance > 0.0 else -math.inf
+        text = f"{what} have the correlation {self.cosine:.6g}"
+        return replace(stated(chance, text, (self.cosine, 0.0), self.tests), where=where)
 
 
 def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
@@ -381,14 +377,9 @@ class Values:
         near = np.searchsorted(probes, b - width) < np.searchsorted(probes, b + width)
         hits = int(np.count_nonzero(near & other.counts[some]))
         tail = log_hits(hits, max(len(b), 1), expected)
-        return ChanceTest(
-            tail,
-            f"{what} have {hits} of {len(b)} magnitudes in common, in whatever order, where at "
-            f"most {expected:.3g} are expected (a chance of at most {power_of_ten(tail)})",
-            where,
-            (float(hits), expected),
-            kind="values",
-        )
+        text = f"{what} have {hits} of {len(b)} magnitudes in common, in whatever order, where at "
+        text += f"most {expected:.3g} are expected"
+        return replace(stated(tail, text, (float(hits), expected)), where=where, kind="values")
 
 
 _BITS: Final = 1 << 12
@@ -404,9 +395,9 @@ def _predicted(releases: Sequence[_Release]) -> Iterator[ChanceTest]:
     for name, values in rows[0].items() if rows else ():
         length, bits = _recurrence(values.z[:_BITS]), len(values.z[:_BITS])
         unfair = bits * math.log1p(1.6 * float(np.max(values.reach[:_BITS])))
-        chance = min(0.0, (2 * length - bits) * math.log(2.0) + unfair)
-        text = f"the signs of {name} follow from the {length} before them: a chance of at most"
-        yield ChanceTest(chance, f"{text} {power_of_ten(chance)}")
+        text = f"the signs of {name} follow from the {length} before them"
+        chance = (2 * length - bits) * math.log(2.0) + unfair
+        yield stated(chance, text)
     off = max((float(np.max(values.reach)) for values in every), default=0.0)
     pairs = [values.z[: len(values.z) // 2 * 2].reshape(-1, 2) for values in every]
     steps = [
@@ -448,8 +439,8 @@ def _follows(first: FloatArray, second: FloatArray, off: float, what: str) -> Ch
     expected = len(alike) * near * (2.0 - near)
     chance = np.logaddexp(log_hits(hits, max(len(alike), 1), expected), math.log(_FAR))
     text = f"noise follows from noise before it ({what}): of {len(alike)} pairs that begin alike "
-    text += f"{hits} go on alike, where {expected:.4g} are expected, a chance of at most"
-    return ChanceTest(chance, f"{text} {power_of_ten(chance)}", numbers=(float(hits), expected))
+    text += f"{hits} go on alike, where {expected:.4g} are expected"
+    return stated(chance, text, (float(hits), expected))
 
 
 _CHECK: Final = Check(
@@ -521,8 +512,7 @@ def _linked(sketches: list[Sketches]) -> Iterator[ChanceTest]:
             parts, step = (first.noise, second.noise, second.moved), 1 + (one is other)
             x, y, off = (part.reshape(len(one.places), -1)[:_LINKED] for part in parts)
             chance = _log_linked(x[:, ::step], y[:, step - 1 :: step], float(np.linalg.norm(off)))
-            text = f"{other.name} follows from {one.name}, in one way at all steps: a chance of"
-            yield ChanceTest(chance, f"{text} at most {power_of_ten(chance)}")
+            yield stated(chance, f"{other.name} follows from {one.name}, in one way at all steps")
 
 
 def _log_linked(x: FloatArray, y: FloatArray, moved: float) -> float:
