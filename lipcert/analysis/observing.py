@@ -63,10 +63,10 @@ def _norm(graph: Graph, name: str, constraint: ConstraintSpec, weight: FloatArra
     """Estimate the norm that a constraint limits, of the numbers or of the maps of steps."""
     if constraint.kind == "frobenius":
         return float(np.linalg.norm(weight))
-    return max(map(_spectral, graph.uses(name)), default=0.0)
+    return max(map(spectral_norm, graph.uses(name)), default=0.0)
 
 
-def _spectral(use: Use) -> float:
+def spectral_norm(use: Use) -> float:
     """Estimate the spectral norm of a step's linear map.
 
     For a table it is the longest row, for other operands the largest entry.

@@ -83,20 +83,29 @@ class Changed:
     is_far: bool = False
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What was seen since the release before.
+
+    index: the examples of the batch; None if they are not known. rows: digests of the inputs of the
+    network. outputs: digests of the outputs of its passes.
+    """
+
+    index: set[int] | None = field(default_factory=set)
+    rows: list[bytes] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class _Release:
     """The record of one release.
 
-    index: the examples of its batch; None if they are not known. rows: digests of the inputs of the
-    network. outputs: digests of the outputs of its passes. kept: the file that holds the noised
-    sum, and the clean one if that may differ.
+    kept: the file that holds the noised sum, and the clean one if that may differ.
     """
 
     account: Description
     weights: str
-    index: frozenset[int] | None
-    rows: tuple[bytes, ...] | None
-    outputs: tuple[str, ...]
+    seen: _Seen
     clean: str
     std: Description
     noised: str
@@ -156,9 +165,7 @@ class Tape:
     difference: Difference | None = None
     random: set[str] = field(default_factory=set)
     _own: dict[str, list[object]] = field(default_factory=dict)
-    _index: set[int] | None = field(default_factory=set)
-    _rows: list[bytes] | None = field(default_factory=list)
-    _outputs: list[str] = field(default_factory=list)
+    _seen: _Seen = field(default_factory=_Seen)
     _entries: tuple[tuple[Tensor, int, float], ...] = ()
     _secrets: int = 0
     _before: list[str] = field(default_factory=list)
@@ -253,24 +260,23 @@ class Tape:
 
     def takes(self, index: Iterable[int] | None) -> None:
         """Note the examples of the coming forward pass; None if they are not known."""
-        if index is None or self._index is None:
-            self._index = None
+        if index is None or self._seen.index is None:
+            self._seen.index = None
         else:
-            self._index.update(map(int, index))
+            self._seen.index.update(map(int, index))
 
     def enters(self, inputs: Iterable[Tensor]) -> None:
         """Note the inputs with which a forward pass in training begins."""
-        if self._rows is not None:
-            parts = [_bytes(x.flatten(1) if x.dim() > 1 else x[:, None]) for x in inputs if x.dim()]
-            self._rows += [
-                hashlib.blake2b(b"".join(row.tobytes() for row in rows), digest_size=8).digest()
-                for rows in zip(*parts, strict=False)
-            ]
+        parts = [_bytes(x.flatten(1) if x.dim() > 1 else x[:, None]) for x in inputs if x.dim()]
+        self._seen.rows += [
+            hashlib.blake2b(b"".join(row.tobytes() for row in rows), digest_size=8).digest()
+            for rows in zip(*parts, strict=False)
+        ]
 
     def passes(self, output: Tensor) -> None:
         """Note the output with which a forward pass in training ends."""
         if not output.is_cuda:
-            self._outputs.append(digest_of([output]))
+            self._seen.outputs.append(digest_of([output]))
 
     def released(
         self,
@@ -289,11 +295,13 @@ class Tape:
         account: what ε is computed from. is_alike: whether the noise is drawn alike in both runs;
         if not, the sum is always replaced.
         """
-        number, (index, rows, outputs) = len(self.releases), self._taken()
+        number, seen, self._seen = len(self.releases), self._seen, _Seen()
+        if not self.batches:
+            seen.index = None
         release = _Release(
-            tuple(account.items()), digest_of(weights), index, rows, outputs,
+            tuple(account.items()), digest_of(weights), seen,
             digest_of(clean.values()), tuple(std.items()), digest_of(noised.values()),
-            self._kept(number, index if is_alike else None, clean, noised),
+            self._kept(number, seen.index if is_alike else None, clean, noised),
         )  # fmt: skip
         self.releases.append(release)
         if self.first is not None:
@@ -304,19 +312,10 @@ class Tape:
         self.is_released = True
         self._entries = tuple(_largest_entry(gradient) for gradient in noised.values())
 
-    def _taken(self) -> tuple[frozenset[int] | None, tuple[bytes, ...] | None, tuple[str, ...]]:
-        index = None if self._index is None else frozenset(self._index)
-        if not self.batches:
-            index = None
-        rows = None if self._rows is None else tuple(self._rows)
-        outputs = tuple(self._outputs)
-        self._index, self._rows, self._outputs = set(), [], []
-        return index, rows, outputs
-
     def _kept(
         self,
         number: int,
-        index: frozenset[int] | None,
+        index: set[int] | None,
         clean: Mapping[str, Tensor],
         noised: Mapping[str, Tensor],
     ) -> Path | None:
@@ -351,8 +350,8 @@ class Tape:
         self._compare_words("what ε is computed from", first.account, second.account)
         if first.weights != second.weights:
             self.differ(_OTHER_WEIGHTS if self.steps else _OTHER_START)
-        moving = self._compare_rows(first, second, has)
-        if has is False and first.rows == second.rows and first.outputs != second.outputs:
+        (seen, own), moving = (first.seen, second.seen), self._compare_rows(first, second, has)
+        if has is False and seen.rows == own.rows and seen.outputs != own.outputs:
             self.differ(
                 "the network has another output at the same weights and inputs: something within "
                 "it depends on the example"
@@ -387,7 +386,8 @@ class Tape:
         if self.changed.is_far:
             return None
         place = self._place()
-        return None if release.index is None or place is None else place in release.index
+        index = release.seen.index
+        return None if index is None or place is None else place in index
 
     def _compare_rows(self, first: _Release, second: _Release, has: bool | None) -> int:
         """Return how many examples differ.
@@ -395,18 +395,18 @@ class Tape:
         Examples that differ in other runs come last in the batch, and may draw other random
         numbers.
         """
-        if first.rows is None or second.rows is None or self.changed.is_far:
+        if self.changed.is_far:
             return 1
-        fewer, more = Counter(first.rows), Counter(second.rows)
+        fewer, more = Counter(first.seen.rows), Counter(second.seen.rows)
         gone, come = (fewer - more).total(), (more - fewer).total()
         marked = self.first.marked if self.first is not None else ()
         allowed = 0 if has is False else 1
-        if has and first.index is not None:
-            allowed = sum(number in first.index for number in marked)
+        if has and first.seen.index is not None:
+            allowed = sum(number in first.seen.index for number in marked)
         if gone > allowed or come > (allowed - 1 if self.changed.is_absent and has else allowed):
             rest = "of other examples " if has is not False else ""
             self.differ(
-                f"the inputs {rest}differ ({gone} of {len(first.rows)} in this batch): they are "
+                f"the inputs {rest}differ ({gone} of {fewer.total()} in this batch): they are "
                 "normalised, augmented, split or ordered by the content of the data"
             )
         return max(gone, 1)

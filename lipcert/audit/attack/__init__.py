@@ -17,6 +17,7 @@ import torch
 from lipcert.audit.attack.ascent import Best, Field, Rows, SearchSpace, climb, starting_rows
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
+from lipcert.audit.weight_norms import replay_weights
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.labels import label_set
@@ -75,7 +76,7 @@ def proposals(
     rows = starting_rows(space, (x, labels.checked(start.y, 0)), best, _ROWS)
     observed = partial(_observed, observe, "examples", steps)
     climb(space, rows, best, steps, observed)
-    if movable is None or movable.contains(field.weights):
+    if movable is None or replay_weights(claims, weights).admissible:
         yield _proposal(domain, best.rows(), None)
     if movable is None:
         return

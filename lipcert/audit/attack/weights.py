@@ -12,18 +12,17 @@ from typing import Final, Self
 
 import numpy as np
 
-from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.observing import spectral_norm
 from lipcert.analysis.pipeline import aligned
-from lipcert.analysis.premises import constraints_of, plain_norm
+from lipcert.analysis.premises import constraints_of
 from lipcert.audit.attack.ascent import Best, Rows, SearchSpace, climb, starting_rows
 from lipcert.audit.bounds import Claims
-from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
+from lipcert.audit.weight_norms import MODEL, excesses
 from lipcert.core.interval import norm_up
 from lipcert.core.program import Dense, FloatArray, operands
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, Operand, Use, graph_at
 from lipcert.settings.settings import ConstraintSpec
-from lipcert.settings.values import TierName
 
 Weights = Mapping[str, FloatArray]
 
@@ -39,11 +38,10 @@ class WeightSet:
     free: the parameters that no constraint holds.
     """
 
+    claims: Claims
     graph: Graph
-    tier: TierName
     constraints: Mapping[str, ConstraintSpec]
     free: frozenset[str]
-    engine: Bounded
 
     @classmethod
     def of(cls, claims: Claims) -> Self:
@@ -59,7 +57,7 @@ class WeightSet:
         free = frozenset(trained - constraints.keys() if settings.weights_are_free else ())
         if not (constraints or free):
             raise UsageError("attack-weights: no trained parameter of the model has a constraint")
-        return cls(graph, settings.tier, constraints, free, claims.engine)
+        return cls(claims, graph, constraints, free)
 
     @property
     def movable(self) -> tuple[str, ...]:
@@ -69,7 +67,8 @@ class WeightSet:
 
     def aligned(self) -> Weights:
         """Return the weights that the search for witnesses proposes, if it finds better ones."""
-        program = aligned(self.engine)
+        engine = self.claims.engine
+        program = aligned(engine)
         steps = () if program is None else program.steps
         arrays = {
             name: operand.lo
@@ -80,18 +79,10 @@ class WeightSet:
         return {
             name: _shown(use.operand, arrays[tensor], self.graph.parameters[name].shape)
             for name in self.movable
-            for tensor in self.engine.tensors.get(name, ())
+            for tensor in engine.tensors.get(name, ())
             for use in self.graph.uses(name)
             if tensor in arrays and arrays[tensor].shape == use.operand.shape
         }
-
-    def contains(self, weights: Weights) -> bool:
-        """Whether weights provably obey every constraint, up to their rounding to float32."""
-        factors = self._factors(weights, certified=True)
-        return all(
-            factor >= 1.0 - _INWARD * max(1.0, float(np.sqrt(weights[name].size)))
-            for name, factor in factors.items()
-        )
 
     def projected(self, weights: Weights) -> Weights:
         """Return weights of the set near these: singular values are clipped, all others scaled
@@ -99,14 +90,13 @@ class WeightSet:
         found = dict(weights)
         for name, use in self._plain_matrices():
             found[name] = _clipped(found[name], use, self.constraints[name].radius)
-        for name, factor in self._factors(found, certified=False).items():
+        for name, factor in self._factors(found).items():
             found[name] = min(factor, 1.0) * found[name]
         return found
 
     def stretched(self, weights: Weights) -> Weights:
         """Return weights with the same directions, as far out as the set reaches."""
-        factors = self._factors(weights, certified=False)
-        stretched = {name: factor * weights[name] for name, factor in factors.items()}
+        stretched = {n: factor * weights[n] for n, factor in self._factors(weights).items()}
         return {**weights, **stretched, **{name: _STRETCH * weights[name] for name in self.free}}
 
     def settled(self, weights: Weights) -> Weights:
@@ -117,24 +107,27 @@ class WeightSet:
         found = {name: _single(weights[name]) for name in self.movable if name in weights}
         inward = _INWARD
         for _ in range(_TRIES):
-            factors = self._factors({**weights, **found}, certified=True)
-            outside = {name: factor for name, factor in factors.items() if factor < 1.0}
+            outside: dict[str, float] = {}
+            for excess in excesses(self.claims, {**weights, **found}, MODEL, 0.0):
+                if excess.upper > 1.0:
+                    name = excess.parameter
+                    outside[name] = max(outside.get(name, 1.0), excess.upper)
             if not outside:
                 return {**weights, **found}
-            for name, factor in outside.items():
+            for name, upper in outside.items():
                 margin = 1.0 - inward * max(1.0, float(np.sqrt(found[name].size)))
-                found[name] = _single(factor * max(margin, 0.5) * found[name])
+                found[name] = _single(max(margin, 0.5) / upper * found[name])
             inward *= 2.0
         raise NoVerdictError(
             f"attack: weights within the constraint of {next(iter(outside))!r} were not found; "
             "attack without moving weights"
         )
 
-    def _factors(self, weights: Weights, *, certified: bool) -> Mapping[str, float]:
-        """Return the factor by which each constrained parameter may be scaled and still obey.
+    def _factors(self, weights: Weights) -> Mapping[str, float]:
+        """Estimate the factor by which each constrained parameter may be scaled and still obey.
 
-        Without `certified` the factors are estimates. A spectral constraint is checked in the
-        stricter of its readings: for the op, and for the parameter behind a scaled view.
+        A spectral constraint is taken in the stricter of its readings: for the op, and for the
+        parameter behind a scaled view.
         """
         at = graph_at(self.graph, weights)
         found = {}
@@ -143,21 +136,13 @@ class WeightSet:
                 norms = [norm_up(weights[name])]
             else:
                 norms = [
-                    self._norm(use, certified=certified) / min(1.0, abs(use.operand.scale))
+                    spectral_norm(use) / min(1.0, abs(use.operand.scale))
                     for use in at.uses(name)
                     if use.operand.scale != 0.0
                 ]
             largest = max(norms, default=0.0)
             found[name] = constraint.radius / largest if largest > 0.0 else 1.0
         return found
-
-    def _norm(self, use: Use, *, certified: bool) -> float:
-        plain = plain_norm(use)
-        if plain is not None:
-            return plain[1]
-        if certified:
-            return operator_norm_upper(use.node, self.tier)
-        return operator_norm_lower(use.node)
 
     def _plain_matrices(self) -> Iterator[tuple[str, Use]]:
         """Yield spectrally constrained parameters that are the matrix of one dense layer."""
