@@ -53,7 +53,7 @@ def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("momentum of clean gradients", r"LC321\] momentum_buffer of 'hidden1.weight'"),
+        ("momentum of clean gradients", r"LC321\] .*: momentum_buffer of 'hidden1.weight'"),
         ("divided by the clean norm after the noise", r"LC311\] .* the norm of the clean gradient"),
         ("steps left out by their loss", r"LC311\] .* multiplied by 0 .* does not say why"),
         ("a tensor applied without noise", r"LC314\] step \d, classifier.bias: .* without noise"),
