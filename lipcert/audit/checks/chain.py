@@ -333,7 +333,8 @@ class _Chain:
             return
         first, second = end.tensors(), start.tensors()
         for name in first:
-            if first[name].tobytes() == second[name].tobytes():
+            is_kept = first[name].tobytes() == second[name].tobytes()
+            if is_kept or self._counts(name, first[name], second[name], step):
                 continue
             source, target = exact(first[name]), exact(second[name])
             unit = stored_roundoff(step, second[name])
@@ -367,7 +368,7 @@ class _Chain:
             self.updates += 1
             self._state = {name: item for name, item in updates.items() if "@" in name}
         for name in first:
-            if name in skipped or not self._is_kept(name, first[name]):
+            if name in skipped or self._counts(name, first[name], second[name], step):
                 continue
             unit = stored_roundoff(step, second[name])
             source, target = exact(first[name]), exact(second[name])
@@ -393,10 +394,12 @@ class _Chain:
                 target.ndim,
             )
 
-    def _is_kept(self, name: str, array: Array) -> bool:
-        """Whether only the optimizer and projections may change it, unlike counts and `_MOVING`."""
-        is_parameter = name in self._run.trace.manifest.parameters
-        return is_parameter or (array.dtype.kind == "f" and not name.endswith(_MOVING))
+    def _counts(self, name: str, before: Array, after: Array, step: Step) -> bool:
+        """Whether it is a buffer of `_MOVING`, or counts steps or passes, at all places alike."""
+        whole = before.dtype.kind in "iu"
+        added = set(np.unique(after - before).tolist()) if whole else {None}
+        known = len(added) == 1 and added <= {1, len(step.batches)}
+        return name not in self._run.trace.manifest.parameters and (known or name.endswith(_MOVING))
 
     def _fault(
         self, name: str, place: str, message: str, numbers: tuple[float, float], axes: int

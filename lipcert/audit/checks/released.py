@@ -10,7 +10,7 @@ and options of the optimizer.
 Compared: noised gradients of ranks, bit for bit; the applied gradients a with c·n, n the noised
 ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors; c from step to step; and c and the other numbers with a
 private x of the step or of the one before (the number of examples, the norm of the clean gradient,
-the loss), and with 1/x: whether they lie on one line.
+the loss), and with 1/x, √x, 1/√x, x² and ln x: whether they lie on one line.
 
 Threshold: multiplying n by a number and storing the result is off by at most three roundings of
 every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ for each tensor, u the unit of the
@@ -51,6 +51,7 @@ _CHECK: Final = Check(
 _DIVISOR: Final = Check("LC311", "schedule", "divide by a public constant, the expected batch size")
 _PRIVATE: Final = "the size of the batch", "its loss", "the norm of the clean gradient"
 """What `_private` yields, in its order."""
+_OF_X: Final = (np.positive, np.reciprocal, np.sqrt, lambda x: x**-0.5, np.square, np.log)
 _MODE: Final = 0.43
 """Largest probability of one size of a random batch, times the deviation of the sizes."""
 _COINCIDENCE: Final = -10.0 * math.log(2.0)
@@ -183,10 +184,10 @@ def _following(run: RecordedRun, multiples: list[_Multiple]) -> Iterator[CheckRe
         y, x = np.array([(by_step[n], private[n - lag][of]) for n in numbers] or [(0, 1)]).T
         count = len(np.unique(np.float32(x))) if of else len(x)
         chance = (count - 2) * (_COINCIDENCE if of else log_size)
-        follows = _is_affine(x, y) or _is_affine(1.0 / x, y)
+        follows = any(_is_affine(f(x), y) for f in _OF_X)
         text = f"{what} changes as {_PRIVATE[of]} does{', one step later' * lag}, and so tells it"
         tests.append(ChanceTest(chance if follows else 0.0, text))
-    found = too_rare(tests, OF_EACH / max(2 * len(tests), 1))
+    found = too_rare(tests, OF_EACH / max(len(_OF_X) * len(tests), 1))
     if found is not None:
         yield found.failed(_DIVISOR)
 
