@@ -63,7 +63,7 @@ def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> Non
         ("no noise on one entry", r"LC314\] .*, classifier.bias: 10 of 100 .* without noise"),
         ("noise projected off the gradient", r"LC314\] .*: along the gradient .* times the stated"),
         ("least noise on the largest entries", r"LC314\] .*: at large gradients"),
-        ("norm of matrices only", r"LC312\] example \d+ of the batch of step \d contributes 1\.\d"),
+        ("norm of matrices only", r"LC312\] .*: example \d+ of the batch of .* contributes 1\.\d"),
     ],
 )
 def test_what_an_audit_says(name: str, says: str, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Grid:
     @classmethod
     def of(cls, sources: IndexArray) -> Grid | None:
         """Return the grid of sources in a flat value; None if they do not form one."""
-        axes = _separated(sources)
+        axes = separated(sources)
         if axes is None:
             return None
         pads = tuple(pad for _, pad in axes)
@@ -86,7 +86,7 @@ class Grid:
         return (lengths, axes) if rest == 1 else None
 
 
-def _separated(
+def separated(
     sources: IndexArray,
 ) -> list[tuple[IndexArray, tuple[int, int]]] | None:
     """Return for each axis the distance of each source from the first one, and the pads around

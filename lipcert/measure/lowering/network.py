@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ from lipcert.measure.lowering.functions import (
     pool,
     reduction,
 )
-from lipcert.measure.lowering.move import concat, move, sort
+from lipcert.measure.lowering.move import concat, move, separated, sort
 from lipcert.text.numbers import first_of
 
 
@@ -151,15 +152,21 @@ def operand_tensor(operand: Operand, parameters: Mapping[str, Tensor], like: Ten
     if operand.parameter is None:
         return torch.from_numpy(operand.array.copy()).to(like)
     whole = parameters[operand.parameter]
-    view = _view(whole, operand.places, operand.shape)
+    view = _view(whole, operand)
     view = view if operand.scale == 1.0 else view * operand.scale
     return view if operand.plus is None else view + torch.from_numpy(operand.plus.copy()).to(view)
 
 
-def _view(whole: Tensor, places: PlaceArray | None, shape: tuple[int, ...]) -> Tensor:
+_STRIDES: Final[WeakKeyDictionary[Operand, tuple[int, ...] | None]] = WeakKeyDictionary()
+
+
+def _view(whole: Tensor, operand: Operand) -> Tensor:
+    places, shape = operand.places, operand.shape
     if places is None:  # reshaping adds a node to the history, also where nothing changes
         return whole if whole.shape == shape else whole.reshape(shape)
-    strides = _strides(places)
+    if operand not in _STRIDES:
+        _STRIDES[operand] = _strides(places)
+    strides = _STRIDES[operand]
     if strides is not None:
         return torch.as_strided(whole, shape, strides, int(places.reshape(-1)[0]))
     index = torch.from_numpy(np.maximum(places, 0).astype(np.int64)).to(whole.device)
@@ -172,19 +179,13 @@ def _view(whole: Tensor, places: PlaceArray | None, shape: tuple[int, ...]) -> T
 def _strides(places: PlaceArray) -> tuple[int, ...] | None:
     """Return the strides of places that form a regular grid without negative strides; otherwise
     None."""
-    if not places.size:
+    axes = separated(places.astype(np.int64))
+    if axes is None or any(any(pads) for _, pads in axes):
         return None
-    first = int(places.reshape(-1)[0])
-    steps = []
-    for axis, length in enumerate(places.shape):
-        second = tuple(int(axis == other and length > 1) for other in range(places.ndim))
-        steps.append(int(places[second]) - first)
-    if first < 0 or min(steps, default=0) < 0:
-        return None
-    grid = np.full((), first, dtype=np.int64)
-    for length, step in zip(places.shape, steps, strict=True):
-        grid = np.add.outer(grid, step * np.arange(length, dtype=np.int64))
-    return tuple(steps) if np.array_equal(grid, places) else None
+    steps = tuple(int(way[1]) if len(way) > 1 else 0 for way, _ in axes)
+    even = [np.arange(len(way)) * step for (way, _), step in zip(axes, steps, strict=True)]
+    is_even = all(np.array_equal(way, own) for (way, _), own in zip(axes, even, strict=True))
+    return steps if is_even and min(steps, default=0) >= 0 else None
 
 
 def _checked(name: str, own: FloatArray, given: FloatArray | None) -> FloatArray:
