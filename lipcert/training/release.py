@@ -47,8 +47,6 @@ _ANGLES: Final = 2**24
 """Number of directions of a pair of numbers."""
 _AT_ONCE: Final = 2**14
 """Number of pairs that fit a cache."""
-_AHEAD: Final = 2**16
-"""Number of pairs that are drawn together for later releases, if one needs fewer."""
 
 
 def standard_normal(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
@@ -81,7 +79,7 @@ class NoiseSource(OneProcess):
 
     first: the number of the first release that is noised, so that a resumed run never repeats
     earlier noise, even if the seed was given. is_alone: no other rank draws the same noise, so that
-    a GPU may draw it. Noise that is drawn ahead is the same.
+    a GPU may draw it.
     """
 
     def __init__(self, seed: int, first: int = 0, *, is_alone: bool = False) -> None:
@@ -89,38 +87,29 @@ class NoiseSource(OneProcess):
         sequence = np.random.SeedSequence(seed, spawn_key=(first, 0, _OWN))
         self.generator = np.random.Generator(np.random.Philox(sequence))
         self._is_alone = is_alone
-        self._ahead: list[npt.NDArray[np.float32]] = []
 
-    def add(
-        self, gradients: Mapping[str, Tensor], stds: Mapping[str, float], *, ahead: bool = False
-    ) -> None:
+    def add(self, gradients: Mapping[str, Tensor], stds: Mapping[str, float]) -> None:
         """Add noise to gradients, in place.
 
-        stds: the standard deviation for each gradient, by name. ahead: whether noise of the same
-        shapes follows, and nobody reads the state of the generator.
+        stds: the standard deviation for each gradient, by name.
         """
         self.require_here()
         given = list(gradients.values())
         if not given:
             return
         is_there = self._is_alone and all(item.is_cuda for item in given)
-        noise = self._drawn_there(given) if is_there else self._drawn_here(given, ahead)
+        noise = self._drawn_there(given) if is_there else self._drawn_here(given)
         parts = _unflatten_dense_tensors(noise, given)  # type: ignore[no-untyped-call]
-        for (name, gradient), part in zip(gradients.items(), parts, strict=True):
-            gradient.add_(part.to(gradient), alpha=stds[name])
+        torch._foreach_mul_(parts, [stds[name] for name in gradients])
+        torch._foreach_add_(given, [part.to(item) for part, item in zip(parts, given, strict=True)])
 
-    def _drawn_here(self, like: Sequence[Tensor], ahead: bool) -> Tensor:
+    def _drawn_here(self, like: Sequence[Tensor]) -> Tensor:
         """Draw the numbers of all tensors, one after another; in float64 where one of them is."""
         count = sum(item.numel() for item in like)
         if any(item.dtype is torch.float64 for item in like):
             return torch.from_numpy(self.generator.standard_normal(count))
-        pairs = (count + 1) // 2
-        if not (ahead and self._ahead and len(self._ahead[-1]) == 2 * pairs):
-            releases = max(1, _AHEAD // max(1, pairs)) if ahead else 1
-            raw = self.generator.bit_generator.random_raw(releases * pairs)
-            drawn = standard_normal(raw).reshape(2, releases, pairs)
-            self._ahead = [*drawn.swapaxes(0, 1).reshape(releases, -1)[::-1]]
-        return torch.from_numpy(self._ahead.pop())[:count]
+        raw = self.generator.bit_generator.random_raw((count + 1) // 2)
+        return torch.from_numpy(standard_normal(raw))[:count]
 
     def _drawn_there(self, like: Sequence[Tensor]) -> Tensor:
         """Draw them in float64, whose tails reach further, by the generator of their GPU."""
@@ -250,7 +239,7 @@ class Release:
             recorder.noise(calibration.noise_std, generator=self.noise.generator)
         twin = tape.current()
         clean = {} if twin is None else {name: item.clone() for name, item in gradients.items()}
-        self.noise.add(gradients, stds, ahead=recorder is None and twin is None)
+        self.noise.add(gradients, stds)
         if twin is not None:
             self._show(twin, clean, gradients, calibration)
         if recorder is not None:

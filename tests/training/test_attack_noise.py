@@ -285,20 +285,6 @@ def test_numbers_of_bits_are_normal_and_independent() -> None:
     assert ends[2] == ends[6] == 0.0
 
 
-def test_noise_that_is_drawn_ahead_is_that_of_single_draws() -> None:
-    ahead, single = NoiseSource(5, 3), NoiseSource(5, 3)
-
-    def drawn(source: NoiseSource, size: int, **options: bool) -> Tensor:
-        noise = torch.zeros(size)
-        source.add({"w": noise}, {"w": 1.0}, **options)
-        return noise
-
-    for _ in range(7):  # three at a time
-        assert torch.equal(drawn(ahead, 33_001, ahead=True), drawn(single, 33_001))
-    left = torch.cat([drawn(single, 33_001) for _ in range(2)])
-    assert torch.isin(drawn(ahead, 400, ahead=True), left).sum() < 10  # equal by chance
-
-
 def test_no_number_of_the_noise_is_used_twice() -> None:
     shapes = {"a": (7, 3), "b": (), "c": (0,), "d": (2**15,), "e": (1, 5)}
     for wide in ((), ("b",), shapes):

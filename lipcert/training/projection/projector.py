@@ -87,35 +87,27 @@ _ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 class LiveTensor:
     """The storage of a parameter.
 
-    roundoff: the unit roundoff of its dtype. buffer: receives the numbers that are read. known: the
-    numbers that were remembered last. The address of the storage is asked for every time, because
-    sharing it between processes moves it.
+    roundoff: the unit roundoff of its dtype. buffer, numbers: receive the exact numbers that are
+    read, as one storage. known: the numbers that were remembered last.
     """
 
     name: str
     tensor: Tensor
     roundoff: float
-    buffer: FloatArray = field(repr=False)
+    buffer: Tensor = field(repr=False)
+    numbers: FloatArray = field(repr=False)
     known: Tensor = field(repr=False)
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> Self:
         """Wrap a view that shares storage with the parameter."""
-        buffer = np.empty_like(tensor.numpy(force=True), dtype=np.float64)
         live = tensor.detach()
-        return cls(name, live, _ROUNDOFF[tensor.dtype], buffer, torch.full_like(live, torch.nan))
-
-    def read(self) -> FloatArray:
-        """Return an exact copy of the numbers; it is overwritten by the next read."""
-        np.copyto(self.buffer, self.tensor.numpy(force=True))
-        return self.buffer
-
-    def remember(self) -> None:
-        """Remember the present numbers for later comparison."""
-        self.known.copy_(self.tensor)
+        buffer = torch.empty_like(live, dtype=torch.float64, device="cpu")
+        known = torch.full_like(live, torch.nan)
+        return cls(name, live, _ROUNDOFF[tensor.dtype], buffer, buffer.numpy(), known)
 
     def is_as_remembered(self) -> bool:
-        """Whether the numbers are unchanged since `remember`; never true for NaN."""
+        """Whether the numbers are those that were remembered; never true for NaN."""
         return torch.equal(self.tensor, self.known)
 
     def scale(self, factor: float) -> None:
@@ -290,8 +282,7 @@ class Projector:
         most 2^-40 radii is reported as 2^-40 radii.
         """
         if not (self.known and all(each.is_as_remembered() for each in self.live.values())):
-            self.known.update(self._ratios(_Read(self.live), tight=True))
-            self._remember()
+            self._remember(self._ratios(_Read(self.live), tight=True))
         return {
             name: ratio * self.constrained[name].radius * _ROUNDED
             for name, ratio in self.known.items()
@@ -314,13 +305,13 @@ class Projector:
             if ratio > 1.0 or (self.holds_fixed and _NOTHING < ratio < _CLOSE):
                 self.live[name].scale((1.0 - self.margins[name]) / ratio)
                 ratios[name] = 1.0
-        if tight:
-            self.known.update(ratios)
-            self._remember()
+        if self.asks_norms:
+            self._remember(ratios)
 
-    def _remember(self) -> None:
+    def _remember(self, ratios: Mapping[str, float]) -> None:
+        self.known.update(ratios)
         for each in self.live.values():
-            each.remember()
+            each.known.copy_(each.tensor)
 
     def _orthogonalised(self) -> Numbers:
         numbers = _Read(self.live)
@@ -352,16 +343,25 @@ class Projector:
 
 
 class _Read(Mapping[str, FloatArray]):
-    """The numbers of live tensors; each tensor is read when it is first needed."""
+    """The numbers of live tensors, until they are read again.
+
+    Those on a GPU are read one by one, when they are first needed.
+    """
 
     def __init__(self, live: Mapping[str, LiveTensor]) -> None:
         self._live = live
-        self._read: dict[str, FloatArray] = {}
+        self._read: set[str] = set()
+        self._take([each for each in live.values() if each.tensor.is_cpu])
 
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self._read:
-            self._read[name] = self._live[name].read()
-        return self._read[name]
+            self._take([self._live[name]])
+        return self._live[name].numbers
+
+    def _take(self, some: Sequence[LiveTensor]) -> None:
+        if some:
+            torch._foreach_copy_([each.buffer for each in some], [each.tensor for each in some])
+            self._read.update(each.name for each in some)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._live)
