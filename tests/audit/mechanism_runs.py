@@ -28,7 +28,7 @@ from lipcert.graph.ir import Graph
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.audit.checks.runs import array_of, model_of
 from tests.audit.faults import report_of
-from tests.networks import dag, trained
+from tests.networks import chain, trained
 from tests.ops import Activation, Dense
 from tests.plans import planned
 
@@ -112,14 +112,8 @@ class Network(nn.Module):
             weight, bias = array_of(layer.weight), array_of(layer.bias)
             return Dense(trained(f"{name}.weight", weight), trained(f"{name}.bias", bias))
 
-        return dag(
-            (SIZES[0],),
-            [
-                ("h", dense(self.first, "first"), ("x",)),
-                ("r", Activation("relu"), ("h",)),
-                ("o", dense(self.last, "last"), ("r",)),
-            ],
-        )
+        first, last = dense(self.first, "first"), dense(self.last, "last")
+        return chain((SIZES[0],), first, Activation("relu"), last)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import ConstraintSpec, Settings
-from tests.networks import dag, trained
+from tests.networks import chain, trained
 from tests.ops import Activation, Dense
 from tests.plans import planned
 from tests.written import model_of
@@ -51,14 +51,11 @@ class Network(nn.Module):
             layer.weight.mul_(torch.clamp(1.0 / norm, max=1.0))
 
     def graph(self) -> Graph:
-        return dag(
-            (SIZES[0],),
-            [
-                ("h", Dense(trained("first.weight", array_of(self.first.weight))), ("x",)),
-                ("r", Activation("relu"), ("h",)),
-                ("o", Dense(trained("last.weight", array_of(self.last.weight))), ("r",)),
-            ],
+        first, last = (
+            Dense(trained(f"{name}.weight", array_of(layer.weight)))
+            for name, layer in self.named_children()
         )
+        return chain((SIZES[0],), first, Activation("relu"), last)
 
 
 @dataclass(frozen=True)
