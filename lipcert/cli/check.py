@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.options import gate_options, gates_of, option, output_options
+from lipcert.cli.options import Option, gate_options, gates_of, option, output_options, together
 from lipcert.cli.output import CHECK_FORMATS, Output, write
-from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
+from lipcert.core.budget import Limits
 from lipcert.core.certificate import CertificateFileError, read_certificate_file
 from lipcert.core.ledger.premises import STATED
-from lipcert.core.main import EXIT_CODES, accepted_ids
+from lipcert.core.main import EXIT_CODES, OPTIONS, accepted_ids
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.settings.gates import (
     NOT_PROVED,
@@ -40,48 +40,25 @@ _ASSUMPTIONS: Final = STATED.union(
 _ISSUE: Final = "issue one with `lipcert certify MODEL.onnx -o NET.lipcert.json`"
 
 
+_TYPES: Final[Mapping[object, object]] = {
+    Path: paths.FILE,
+    int: click.IntRange(min=0),
+    float: click.FloatRange(min=0.0),
+}
+
+
+def _option(name: str, given: Mapping[str, Any]) -> Option:
+    """Return an option of `lipcert-check` as one of this command."""
+    kind = click.Choice(given["choices"]) if "choices" in given else _TYPES.get(given.get("type"))
+    repeats, is_flag = (given.get("action") == word for word in ("append", "store_true"))
+    more = {"type": kind, "multiple": repeats, "is_flag": is_flag}
+    return option(name, given["help"], given.get("metavar"), given.get("default") or None, **more)
+
+
 @click.command("check")
 @click.argument("certificate", type=paths.FILE, required=False)
-@option("--model", "The ONNX file that the certificate is about.", type=paths.FILE)
-@option(
-    "--weights",
-    "Weights (ONNX or safetensors) that must lie within the certificate's constraints.",
-    type=paths.FILE,
-)
-@option(
-    "--engine",
-    "float64 with a-priori bounds of its rounding errors, or exact integer arithmetic.",
-    type=click.Choice(("float", "exact")),
-    default="float",
-)
-@click.option(
-    "--accept-assumption",
-    "accepted",
-    metavar="ID",
-    multiple=True,
-    help="Accept a declared assumption; repeat, or separate several by commas.",
-)
-@option(
-    "--max-entries",
-    "Most entries of tables and constants that the check computes; above it, UNKNOWN.",
-    "N",
-    type=click.IntRange(min=0),
-    default=MAX_ENTRIES,
-)
-@option(
-    "--max-seconds",
-    "Most seconds that the check may take; above it, UNKNOWN.",
-    "S",
-    type=click.FloatRange(min=0.0),
-    default=MAX_SECONDS,
-)
+@together([_option(*row) for row in OPTIONS.items()])
 @gate_options(*OF_CERTIFICATES)
-@option(
-    "--tcb",
-    "List the files that the verdict depends on, with lines and digests; without a certificate, "
-    "those that any verdict may depend on.",
-    is_flag=True,
-)
 @output_options(*CHECK_FORMATS, further=True)
 def check(
     *,
@@ -89,7 +66,7 @@ def check(
     model: Path | None,
     weights: Path | None,
     engine: str,
-    accepted: tuple[str, ...],
+    accept_assumption: tuple[str, ...],
     max_entries: int,
     max_seconds: float,
     tcb: bool,
@@ -113,7 +90,7 @@ def check(
         if result.format not in {"text", "json"} or result.further or gates.limits:
             raise UsageError("check: --tcb gives one report, as text or json, without gates")
         options = [f"--model={model}", f"--engine={engine}", f"--format={result.format}"]
-        options += [f"--accept-assumption={name}" for name in accepted]
+        options += [f"--accept-assumption={name}" for name in accept_assumption]
         options += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
         options += [] if weights is None else [f"--weights={weights}"]
         return _trusted((*options, "--", str(certificate)), result)
@@ -123,7 +100,7 @@ def check(
         data = read_certificate_file(certificate)
     except CertificateFileError as error:
         raise NoVerdictError(f"check: {error}") from error
-    ids, limits = accepted_ids(accepted), Limits(max_entries, max_seconds)
+    ids, limits = accepted_ids(accept_assumption), Limits(max_entries, max_seconds)
     report = check(data, model, Choices(engine, ids, weights, limits))
     declared = {item.id for item in report.assumptions}
     if declared and (unknown := sorted(ids - declared - _ASSUMPTIONS)):

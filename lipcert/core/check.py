@@ -114,10 +114,9 @@ class _State:
 
 def _read(state: _State) -> Iterator[str]:
     """Stage 0: the grammar is followed, and the premises are of known kinds."""
-    state.certificate = read_certificate(state.data)
-    state.premises = Premises.read(state.certificate.assumptions)
-    state.assumptions = state.certificate.assumptions
-    certificate, scope = state.certificate, state.certificate.scope
+    certificate = state.certificate = read_certificate(state.data)
+    state.premises = Premises.read(certificate.assumptions)
+    state.assumptions, scope = certificate.assumptions, certificate.scope
     if certificate.model.semantics != SEMANTICS:
         yield f"the semantics are not {SEMANTICS!r}"
     trained, constrained = scope.trained, [item.tensor for item in scope.constraints]
