@@ -104,16 +104,6 @@ def test_numbers_outside_the_file(path, tmp_path):
     assert structural_digest(outside) == structural_digest(inside)
 
 
-@MODELS
-def test_everything_at_once_many_times(path, tmp_path):
-    proto = onnx.load(path)
-    before = digest(proto, tmp_path)
-    for seed in range(3):
-        for change in (rename, shuffle, texts, one_by_one):
-            change(proto, random.Random(seed))
-        assert digest(proto, tmp_path) == before
-
-
 def test_shipped_models_differ(tmp_path):
     digests = {digest(onnx.load(path), tmp_path) for path in SHIPPED}
     assert len(digests) == len(SHIPPED) > 3
@@ -135,35 +125,6 @@ def test_one_ulp_of_any_weight(path, tmp_path):
     assert len(digests) == len(chosen) + 1
 
 
-@pytest.mark.sample(3)
-@MODELS
-def test_any_operator_attribute_or_operand(path, tmp_path):
-    original = onnx.load(path)
-    digests = [digest(original, tmp_path)]
-    for index in range(min(len(original.graph.node), 13)):
-        for change in (_operator, _attribute, _operands):
-            proto = onnx.ModelProto.FromString(original.SerializeToString())
-            if change(proto.graph.node[index]):
-                digests.append(digest(proto, tmp_path))
-    assert len(set(digests)) == len(digests)
-
-
-def _operator(node):
-    node.op_type += "X"
-    return True
-
-
-def _attribute(node):
-    node.attribute.append(helper.make_attribute("extra", 1))
-    return True
-
-
-def _operands(node):
-    names = list(node.input)
-    node.input[:] = names[1:] + names[:1]
-    return len(set(names)) > 1
-
-
 GATED = """
 <ir_version: 10, opset_import: ["": 21]>
 gated (float[N,2] x) => (float[N,2] y)
@@ -181,6 +142,8 @@ CHANGES = (
     ("alpha = 1.0", "alpha = [1.0]"),
     ("alpha = 1.0, ", ""),
     ("(a, s)", "(s, a)"),
+    ("= Sigmoid", "= Tanh"),
+    ("alpha = 1.0", "beta = 1.0"),
     ("float[2,3]", "float[3,2]"),
     ("b = {1, 0, 0}", "b = {1, -0.0, 0}"),
     ("float[3] b = {1,", "int32[3] b = {1065353216,"),
