@@ -154,7 +154,7 @@ def make_loss(kind: str, **given: Any) -> Loss:
     for name, is_optional in known.items():
         if not is_optional and name not in given:
             option = name.replace("_", "-")
-            raise UsageError(f"{option}: the loss {kind} needs it; give --{option}")
+            raise UsageError(f"{option}: the loss {kind} needs it; give {name}= or --{option}")
     try:
         return loss_class(kind)(**given)
     except Unsupported as error:

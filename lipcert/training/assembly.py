@@ -154,8 +154,8 @@ def make_private(
     as_usual = torch.inference_mode(False)  # gradients are compared, even under no_grad()
     with world.notifying(), shown, as_usual, ExitStack() as staging:
         run = PlannedRun(
-            dataset_size=dataset_size_of(loader, dataset_size, mechanism),
             batch_size=batch_size_of(loader),
+            dataset_size=dataset_size_of(loader, dataset_size, mechanism),
             delta=delta,
             target_epsilon=target_epsilon,
             noise_multiplier=noise_multiplier,

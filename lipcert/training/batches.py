@@ -121,8 +121,11 @@ def _of_mapping(
     batch: Mapping[Any, Any], arguments: Arguments, outputs: int
 ) -> tuple[tuple[Any, ...], Any]:
     """Split a mapping: keys that name no input hold labels: the one with a usual name, the only
-    one, or those of several outputs."""
-    inputs, names = arguments.in_order(batch), set(arguments.names)
+    one, or those of several outputs. If forward() takes all keys, usual names are labels'."""
+    names = set(arguments.names)
+    if names >= batch.keys():  # forward() would compute the loss, too
+        names -= set(Y_NAMES)
+    inputs = arguments.in_order({key: item for key, item in batch.items() if key in names})
     usual = next((name for name in X_NAMES if name in batch), None)
     if not inputs and usual is not None and arguments.take(1):
         inputs, names = (batch[usual],), {usual}

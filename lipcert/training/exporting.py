@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import tempfile
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import PackedSequence
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -116,10 +118,9 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
             )
             _save(program, names, tied_names(plain), _frozen(plain), written)
         except Exception as error:  # the exporter raises whatever the module's code does
-            has_more = any(hasattr(part, "parametrizations") for part in plain.modules())
-            remedy = "; make_trainable makes its parametrized weights plain" if has_more else ""
             raise NoVerdictError(
-                f"export: the module cannot be exported: {_in_one_line(error)}{remedy}"
+                f"export: the module cannot be exported: {_in_one_line(error)}"
+                f"{_remedy(plain, error)}"
             ) from error
         os.replace(written, target)
     return target
@@ -191,6 +192,19 @@ def _output_names(found: Any) -> list[str]:
 def _in_one_line(error: Exception) -> str:
     """Return the message in one line, without what the exporter adds around it."""
     return " ".join(str(error.__cause__ or error).split())[:_SHOWN]
+
+
+def _remedy(module: nn.Module, error: Exception) -> str:
+    """Return what would let the exporter pass, if that is known."""
+    frames = traceback.walk_tb((error.__cause__ or error).__traceback__)
+    held = (item for frame, _ in frames for item in frame.f_locals.values())
+    if any(isinstance(item, PackedSequence) for item in held):
+        return (
+            "; lengths that are data have no bound: give nn.LSTM, nn.GRU and nn.RNN sequences of "
+            "one length, padded, without pack_padded_sequence"
+        )
+    has_more = any(hasattr(part, "parametrizations") for part in module.modules())
+    return "; make_trainable makes its parametrized weights plain" if has_more else ""
 
 
 def _frozen(module: nn.Module) -> list[str]:

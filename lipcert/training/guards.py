@@ -326,8 +326,8 @@ class StepGuard:
         if unmanaged:
             raise UsageError(
                 f"training: the optimizer trains {', '.join(unmanaged[:3])}, which did not exist, "
-                "or was frozen, when make_private was called; its gradient would be released "
-                "without noise"
+                "or was frozen, when make_private was called; no bound or noise is of its "
+                "gradient: train it in a run of its own, or from the beginning"
             )
         refuse_modes()
         self.numbers.require(anew=True)

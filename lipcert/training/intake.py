@@ -6,7 +6,7 @@ UsageError names it. Nothing that is given is changed.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -28,6 +28,7 @@ from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal, whole
 from lipcert.training.batches import admitted, parted
+from lipcert.training.loader import require_drawable
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork, joined_labels
 from lipcert.training.world import refuse_incomplete
@@ -96,12 +97,7 @@ def dataset_size_of(
     """
     if declared is not None:
         return whole("dataset-size", declared)
-    if not isinstance(loader.dataset, Sized):
-        raise UsageError(
-            f"training: the {type(loader.dataset).__name__} has no length; give a data set with "
-            "__getitem__ and __len__, from which examples can be drawn"
-        )
-    count = len(loader.dataset)
+    count = len(loader.dataset)  # type: ignore[arg-type]
     if mechanism.neighbours == "add-remove":
         warnings.warn(
             f"training: [LC409] no dataset_size is declared, and {count} examples were counted: "
@@ -121,8 +117,7 @@ def batch_size_of(loader: DataLoader[Any]) -> int:
             f"training: the loader is a {type(loader).__name__}; give torch's DataLoader, whose "
             "batch size and data set are known"
         )
-    if loader.batch_size is None:
-        raise UsageError("training: the loader has no batch_size, the expected size of a batch")
+    require_drawable(loader)
     return whole("batch-size", loader.batch_size)
 
 

@@ -23,7 +23,7 @@ import copy
 import operator
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sized
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -394,7 +394,13 @@ class PrivateLoader:
         on_batch: Callable[[IndexArray], None] | None = None,
         progress: ProgressReport | None = None,
     ) -> None:
-        _check(loader, sampler)
+        require_drawable(loader)
+        count = len(loader.dataset)  # type: ignore[arg-type]
+        if count != sampler.examples:
+            raise UsageError(
+                f"loader: the dataset has {count} examples, and its sampler draws from "
+                f"{sampler.examples}"
+            )
         if sampler.step != budget.releases:
             raise UsageError(
                 f"loader: the sampler begins with release {sampler.step}, and {budget.releases} "
@@ -494,12 +500,13 @@ class _Indices:
                 yield drawn.index.tolist()
 
 
-def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
+def require_drawable(loader: DataLoader[Any]) -> None:
     """Raise UsageError if another choice of examples would change what the loader means."""
-    if isinstance(loader.dataset, IterableDataset):
+    if isinstance(loader.dataset, IterableDataset) or not isinstance(loader.dataset, Sized):
         raise UsageError(
-            "loader: examples of an IterableDataset cannot be drawn by their index, as private "
-            "sampling must; give a dataset with __getitem__ and __len__"
+            f"loader: examples of the {type(loader.dataset).__name__} cannot be drawn by their "
+            "index, as private sampling must; give a data set with __getitem__ and __len__ (a list "
+            "of examples has both)"
         )
     if loader.batch_size is None:
         raise UsageError(
@@ -513,12 +520,6 @@ def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
             "leave the sampling to make_private"
         )
     _refuse_repeated(loader.dataset)
-    count = len(loader.dataset)  # type: ignore[arg-type]
-    if count != sampler.examples:
-        raise UsageError(
-            f"loader: the dataset has {count} examples, and its sampler draws from "
-            f"{sampler.examples}"
-        )
 
 
 def _refuse_repeated(dataset: Any) -> None:

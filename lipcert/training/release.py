@@ -17,7 +17,7 @@ stated.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
@@ -154,10 +154,13 @@ class Release:
     recorder: Recorder | None = field(default=None, init=False)
     handles: tuple[RemovableHandle, ...] = field(init=False)
     _named: Mapping[int, str] = field(init=False)
+    _frozen: Set[int] = field(init=False)
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self, optimizer: Optimizer, module: nn.Module) -> None:
-        self._named = {id(item): name for name, item in module.named_parameters()}
+        named = dict(module.named_parameters())
+        self._named = {id(item): name for name, item in named.items()}
+        self._frozen = {id(item) for item in named.values() if not item.requires_grad}
         self.handles = (
             optimizer.register_step_pre_hook(as_it_is(self._before)),
             optimizer.register_step_post_hook(as_it_is(self._after)),
@@ -288,11 +291,13 @@ class Release:
             self.guard.settle()
 
     def _unmanaged_parameters(self, optimizer: Optimizer) -> list[str]:
-        """Return the names of what the optimizer is about to move and the run does not train."""
+        """Return the names of what the optimizer is about to move, or was thawed, and the run does
+        not train."""
         own = {id(item) for item in self.trained.values()}
         return [
             self._named.get(id(item), f"a tensor of shape {list(item.shape)}")
             for group in optimizer.param_groups
             for item in group["params"]
-            if id(item) not in own and item.grad is not None
+            if id(item) not in own
+            and (item.grad is not None or (item.requires_grad and id(item) in self._frozen))
         ]

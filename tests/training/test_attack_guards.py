@@ -138,6 +138,14 @@ def test_frozen_weights_that_grow_later_are_refused() -> None:
         step(private)
 
 
+def test_weights_that_thaw_during_the_run_are_refused() -> None:
+    private = private_run(network=HalfFrozen)
+    step(private)
+    private.model.hidden.requires_grad_(requires_grad=True)
+    with pytest.raises(LipCertError, match=r"trains hidden\.weight, .* or was frozen"):
+        step(private)
+
+
 def test_frozen_weights_must_be_those_of_the_model_file(tmp_path) -> None:
     torch.manual_seed(0)
     network = HalfFrozen()

@@ -38,6 +38,13 @@ class Perhaps(Takes):
         return x if mask is None else x + mask
 
 
+class WithLoss(Takes):
+    """As of Hugging Face, whose modules compute a loss if labels are given."""
+
+    def forward(self, input_ids: Tensor, mask: object = None, labels: object = None) -> Tensor:
+        return input_ids
+
+
 class Several(Takes):
     def forward(self, *inputs: Tensor) -> Tensor:
         return sum(inputs, torch.zeros(()))
@@ -67,6 +74,7 @@ READ: list[tuple[Any, type[Takes], int, tuple[Tensor, ...], Any]] = [
     ((A, B, Y), Perhaps, 1, (A, B), Y),
     ({"x": A, "y": Y}, Perhaps, 1, (A,), Y),
     ({"x": A, "mask": B, "y": Y}, Perhaps, 1, (A, B), Y),
+    ({"input_ids": A, "mask": B, "labels": Y}, WithLoss, 1, (A, B), Y),
     ((A, Y), nn.Identity, 1, (A,), Y),
     ((A, B, Y), Several, 1, (A, B), Y),
 ]  # fmt: skip

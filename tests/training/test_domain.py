@@ -187,7 +187,7 @@ def loader(*tensors: torch.Tensor, batch_size: int | None = 4) -> DataLoader:
 
 def test_the_batch_size_is_the_loaders() -> None:
     assert batch_size_of(loader(torch.zeros(8, 2))) == 4
-    with pytest.raises(UsageError, match="no batch_size"):
+    with pytest.raises(UsageError, match="batch_size=None"):
         batch_size_of(loader(torch.zeros(8, 2), batch_size=None))
 
 

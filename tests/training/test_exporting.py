@@ -147,6 +147,15 @@ def test_convolutions_may_have_a_precision_of_their_own(tmp_path) -> None:
         convolutions.fp32_precision = before
 
 
+class Packed(nn.LSTM):
+    """Reads sequences whose lengths are data."""
+
+    def forward(self, x):
+        lengths = (x[:, :, 0] >= 0).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(x.transpose(0, 1), lengths, enforce_sorted=False)
+        return super().forward(packed)[1][0][-1]
+
+
 def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"before")
@@ -154,6 +163,7 @@ def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path) -> None:
         (nn.Linear(8, 2), torch.rand(1, 7), NoVerdictError, r"fails on a batch .*\[2, 7\]"),
         (Branching(), torch.rand(1, 8), NoVerdictError, "cannot be exported: .*data-dependent"),
         (orthogonal(nn.Linear(4, 4)), torch.rand(1, 4), NoVerdictError, "make_trainable"),
+        (Packed(4, 2), torch.rand(1, 3, 4), NoVerdictError, "without pack_padded_sequence"),
         (nn.Linear(8, 2), 3, UsageError, r"lipcert\.export\(module, x\[:1\]"),
         (nn.Linear(8, 2), torch.tensor(1.0), UsageError, r"one batch"),
         (Heads(), (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "equally many of each"),

@@ -204,7 +204,7 @@ def test_what_is_refused() -> None:
     budget = Spent(9)
     sampler = Sampler(plan(Sampling.POISSON, 12, 3))
     for loader, words in (
-        (DataLoader(Endless(), batch_size=3), "IterableDataset cannot be drawn by their index"),
+        (DataLoader(Endless(), batch_size=3), "Endless cannot be drawn by their index"),
         (DataLoader(data, batch_sampler=BatchSampler(order, 3, False)), "a batch_sampler"),
         (DataLoader(data, batch_size=None), "batch_size=None"),
         (DataLoader(data, 3, sampler=WeightedRandomSampler([1.0] * 12, 12)), "WeightedRandom"),

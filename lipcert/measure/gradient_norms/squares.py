@@ -210,17 +210,16 @@ def sum_of_squares(tensor: Tensor) -> Squares:
 
 
 def sums_of_squares(tensors: Sequence[Tensor]) -> Sequence[Squares]:
-    """Return `sum_of_squares` of each tensor, in one operation if none is longer than a block.
-
-    The error bound of the longest sum also bounds those of the others.
-    """
+    """Return `sum_of_squares` of each tensor, in one operation if none is longer than a block."""
     rows = [_rows(tensor) for tensor in tensors]
-    longest = max((item.shape[1] for item in rows), default=0)
+    lengths = [item.shape[1] for item in rows]
+    longest = max(lengths, default=0)
     is_one_kind = all(item.is_cpu and item.dtype is rows[0].dtype for item in rows)
     if len(rows) < 2 or longest > _BLOCK or not is_one_kind:
         return [sum_of_squares(tensor) for tensor in tensors]
     norms = torch.stack([torch.linalg.vector_norm(item, dim=1) for item in rows])
-    found = _summed(norms.double().square_(), _share(longest, norms.dtype), longest, norms.dtype)
+    shares = torch.tensor([[_share(n, norms.dtype)] for n in lengths], dtype=torch.float64)
+    found = _summed(norms.double().square_(), shares, longest, norms.dtype)
     return [*map(Squares, found.value.unbind(), found.upper.unbind())]
 
 
@@ -237,8 +236,11 @@ def _share(length: int, dtype: torch.dtype) -> float:
     return relative * (1.0 + 2.0 * relative)
 
 
-def _summed(value: Tensor, share: float, length: int, dtype: torch.dtype) -> Squares:
-    """Return sums of this many squares, off by at most a share of them, and by underflow."""
+def _summed(value: Tensor, share: float | Tensor, length: int, dtype: torch.dtype) -> Squares:
+    """Return sums of at most this many squares, off by at most a share of them, and by underflow.
+
+    share: of all, or one for each row.
+    """
     upper = value * ((1.0 + share * OUTWARD) * _UP)
     return Squares(value, upper.add_(length * underflow(dtype) * OUTWARD))
 

@@ -19,7 +19,7 @@ from lipcert.graph.geometry import Window
 from lipcert.measure.gradient_norms.methods import Method, Pair
 from lipcert.measure.gradient_norms.operands import TableGradient
 from lipcert.measure.gradient_norms.plan import channels_last, operand_gradient
-from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares, widened
+from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares, sums_of_squares, widened
 from tests.measure.gradient_norms.oracle import assert_within, network_of, truth
 from tests.networks import by_channel, chain, trained
 from tests.ops import BatchNorm, Conv, ConvTranspose, Dense, Divide, Maker, PRelu, Scale, Shift
@@ -198,6 +198,14 @@ def test_squares_of_long_rows() -> None:
             rows = torch.from_numpy(random(rng, 4, length) * 1e3).to(dtype)
             true = np.linalg.norm(rows.double().numpy(), axis=1)
             assert_within(sum_of_squares(rows).measured(), true, relative)
+
+
+def test_squares_of_several_tensors_are_those_of_each() -> None:
+    """The bound of a short row does not grow beside a long one."""
+    given = [torch.arange(4.0 * length).reshape(4, length) for length in (3, 12, 1000)]
+    for found, alone in zip(sums_of_squares(given), map(sum_of_squares, given), strict=True):
+        assert torch.equal(found.value, alone.value)
+        assert torch.allclose(found.error, alone.error, rtol=1e-6, atol=0.0)
 
 
 def test_error_bounds_add_up() -> None:
