@@ -9,6 +9,9 @@ the first and the second axis of every tensor, with what each test finds:
                 scaled to its deviation, whose w are too small, and noise whose size changes from
                 place to place, whose w are too large (Σ −2 ln(1 − w)). First axes of all tensors
                 count together, and so do second ones: each entry counts once
+    places      ‖·‖² of the entries at one place, over all steps and all tensors of one shape, is
+                χ², too: the least likely of J has J times its probability. Finds a row, a channel
+                or a class with less noise
     sums        (Σz)² over the entries at such a place, divided by their number, add up over J
                 places to χ²_J; two-sided. Finds noise that a row shares, and noise that is centred
     covariance  A has d rows; its columns are all tensors with an axis of size d, unfolded along it
@@ -119,6 +122,8 @@ class Axes:
     _slices: FloatArray = field(default_factory=lambda: np.zeros((2, 3)))
     _sums: FloatArray = field(default_factory=lambda: np.zeros((2, 3)))
     """At least, at most, degrees of freedom."""
+    _places: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
+    """Σ of squares at each place, at most, and of how many entries, by axis and shape."""
     _covariances: dict[tuple[int, int], _Covariance] = field(default_factory=dict)
 
     def take(self, tensors: Iterable[tuple[FloatArray, FloatArray]]) -> None:
@@ -157,6 +162,8 @@ class Axes:
         count, size = z.shape[axis], z.size // z.shape[axis]
         least, most = (np.sum(part, axis=others) for part in squares)
         self._slices[axis] += varied(least, most, size)
+        known = self._places.setdefault((axis, *z.shape), np.zeros((2, count)))
+        known += most, np.full(count, size)
         sums, slack = np.abs(np.sum(z, axis=others)), np.sum(e, axis=others)
         low, high = np.maximum(sums - slack, 0.0), sums + slack
         self._sums[axis] += low @ low / size, high @ high / size, count
@@ -165,6 +172,14 @@ class Axes:
         """Yield the tests; their number depends only on the shapes of the tensors."""
         for sums, what in zip(self._slices, _PLACES, strict=True):
             yield from regularity(sums, what)
+        for (axis, *shape), (squares, entries) in self._places.items():
+            chances = chi2.logcdf(squares, entries) + math.log(len(squares))
+            place = int(np.argmin(chances))
+            root = math.sqrt(squares[place] / entries[place])
+            text = f"at place {place} of the {_PLACES[axis]} of shape {'×'.join(map(str, shape))} "
+            text += f"the noise has {root:.4g} times the stated standard deviation"
+            chance = min(0.0, float(chances[place]))
+            yield ChanceTest(chance, text, numbers=(root, 1.0), kind="known")
         for (least, most, degrees), what in zip(self._sums.tolist(), _PLACES, strict=True):
             for tail, value in ((chi2.logcdf, most), (chi2.logsf, least)):
                 chance = math.log(2.0) + float(tail(value, degrees)) if degrees else 0.0

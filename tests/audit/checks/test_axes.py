@@ -75,6 +75,14 @@ FAULTS = {
         changed(2, lambda found, random: found[2] * random.choice([0.5, math.sqrt(1.75)], 24)),
         "varies more between 800 columns",
     ),
+    "a row with less noise": (
+        changed(0, lambda found, _: found[0] * np.where(np.arange(24) == 3, 0.6, 1.0)[:, None]),
+        "place 3 of the rows of shape 24×12 the noise has 0.[56]",
+    ),
+    "a channel with less noise": (
+        changed(3, lambda found, _: found[3] * np.array([0.8, 1, 1, 1])[:, None, None]),
+        "place 0 of the columns of shape 5×4×3×3 the noise has 0.[78]",
+    ),
     "scaled rows": (
         changed(0, lambda found, _: found[0] * math.sqrt(12)
                 / np.linalg.norm(found[0], axis=1, keepdims=True)),
