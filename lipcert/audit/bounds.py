@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.records import stated_values
-from lipcert.analysis.release import account_of, plan_of, planned_multiplier
+from lipcert.analysis.release import plan_of, planned_multiplier
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.claims import total_sensitivity
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
@@ -26,6 +26,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
 from lipcert.losses import Parameter, loss_record, parameters
+from lipcert.privacy.accounting import accountant_named, accountants, epsilon
 from lipcert.privacy.noise import Group
 from lipcert.settings.gates import NO_EPSILON, NO_RUN, NOT_STATED
 from lipcert.settings.loss_spec import heads_text
@@ -86,12 +87,12 @@ def claimed_epsilon(claims: Claims) -> float | str:
         privacy = claims.certificate.privacy
         return NOT_STATED if privacy is None else privacy.epsilon
     settings = claims.settings
-    plan = plan_of(settings)
-    if plan is None:
+    if (plan := plan_of(settings)) is None:
         return NO_RUN
     multiplier = planned_multiplier(plan, settings, claims.engine.groups)
-    found = account_of(plan, multiplier, settings).epsilon
-    return NO_EPSILON if found is None else found
+    wanted = accountant_named(settings.accountant)
+    ways = accountants(plan) or (None,) if wanted is None else (wanted,)
+    return next(filter(math.isfinite, (epsilon(plan, multiplier, way) for way in ways)), NO_EPSILON)
 
 
 def are_made_anew(settings: Settings) -> bool:
@@ -106,10 +107,8 @@ def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
     derives at these weights, from which training sets its noise; at the weights of the file, they
     are the given claims.
     """
-    graph = claims.engine.graph
-    if not are_made_anew(claims.settings):
-        return claims
-    if all(is_shown(graph, name, numbers) for name, numbers in weights.items()):
+    graph, anew = claims.engine.graph, are_made_anew(claims.settings)
+    if not anew or all(is_shown(graph, name, numbers) for name, numbers in weights.items()):
         return claims
     return bounded_at(claims, weights, claims.settings)
 

@@ -17,7 +17,7 @@ from tests.core.mutants.reuse import reused
 from tests.core.mutants.truth import false_bounds, truth_of, with_lines
 from tests.weakenings.mutation import Kill, Mutation, killed_by
 
-BY_DAY, BY_NIGHT = 12, 300
+BY_DAY, BY_NIGHT = 8, 300
 CASES = [(family, constrained) for family in FAMILIES for constrained in (False, True)]
 SAMPLE = {("clipped", True)}
 

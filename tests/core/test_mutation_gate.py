@@ -7,7 +7,7 @@ from tests.core.mutants.networks import FAMILIES, certified
 from tests.core.mutants.record import Effect, Outcome, judged
 from tests.core.mutants.reuse import reused
 
-TRIED = 40
+TRIED = 24
 BY_NIGHT = 400
 """of each of 14 certificates"""
 

@@ -47,6 +47,7 @@ def of_23_bits(random: np.random.Generator) -> np.ndarray:
     return np.asarray(math.sqrt(2.0) * erfinv(uniform), dtype=np.float64)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("draw", [normal, of_floats, of_23_bits])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [0.0, 0.02, 1.0])

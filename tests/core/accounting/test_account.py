@@ -112,10 +112,10 @@ def test_one_sampled_release(sigma: float, rate: str, delta: str, relation: str)
 @pytest.mark.parametrize(
     ("sigma", "rate", "releases", "delta"),
     [
+        (4.0, "1/2", 30, 1e-3),
         (1.0, "1/50", 400, 1e-5),
         (0.7, "1/100", 50, 1e-6),
         (2.0, "1/10", 300, 1e-8),
-        (4.0, "1/2", 30, 1e-3),
     ],
 )
 def test_poisson_composed(sigma: float, rate: str, releases: int, delta: float) -> None:

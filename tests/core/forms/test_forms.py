@@ -240,12 +240,12 @@ def _farthest(matrix: np.ndarray, offset: np.ndarray, radius: float) -> float:
     best = float(
         np.linalg.norm(offset + radius * matrix @ (matrix.T @ vectors[:, -1] / np.sqrt(values[-1])))
     )
-    for level in values[-1] * (1.0 + np.geomspace(1e-9, 1e9, 2000)):
-        d = matrix.T @ np.linalg.solve(level * np.eye(len(gram)) - gram, offset)
-        length = np.linalg.norm(d)
-        if length > 0.0:
-            best = max(best, float(np.linalg.norm(offset + matrix @ d * (radius / length))))
-    return best
+    levels = values[-1] * (1.0 + np.geomspace(1e-9, 1e9, 2000))
+    steps = (offset @ vectors / (levels[:, np.newaxis] - values)) @ vectors.T @ matrix
+    if not offset.any():
+        return best
+    steps *= radius / np.linalg.norm(steps, axis=1, keepdims=True)
+    return max(best, float(np.linalg.norm(offset + steps @ matrix.T, axis=1).max()))
 
 
 @pytest.mark.sample(seed=2)
