@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from benchmarks.reproductions.study import Candidate, Method, Perceptron
-from lipcert.core.ledger.gradient_clipping import ClipScopeName, DecayName
+from lipcert.core.ledger.updates import ClipScopeName, DecayName
 from lipcert.training import (
     BackpropClipping,
     Clipless,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from lipcert.core import program as p
 from lipcert.core import token_kinds
-from lipcert.core.ledger.gradient_clipping import GradientClipping
+from lipcert.core.ledger.updates import GradientClipping
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray, IndexArray, Shape
 from lipcert.gradient_stats.examples import Examples

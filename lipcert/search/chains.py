@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -104,13 +103,11 @@ class _Effort:
     windowed: bool = False
 
 
-_EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
-    {
-        "quick": _Effort(),
-        "fast": _Effort(products=_QUICK),
-        "tight": _Effort(2.5, 16, 4.0, products=LARGEST, pairs=10, windowed=True),
-    }
-)
+_EFFORTS: Final[Mapping[TierName, _Effort]] = {
+    "quick": _Effort(),
+    "fast": _Effort(products=_QUICK),
+    "tight": _Effort(2.5, 16, 4.0, products=LARGEST, pairs=10, windowed=True),
+}
 
 
 def with_chains(

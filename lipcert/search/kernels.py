@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -40,13 +39,9 @@ _DECISIVE: Final = 12
 _ROOMS: Final = (1.0 + 1e-5, 1.01, 1.05)
 _WORTH: Final = 0.99
 """What must be possible, as a share of the known bound."""
-_WORK: Final[Mapping[TierName, float]] = MappingProxyType(
-    {"quick": 0.0, "fast": 3e9, "tight": 1e12}
-)
+_WORK: Final[Mapping[TierName, float]] = {"quick": 0.0, "fast": 3e9, "tight": 1e12}
 """Most multiplications for the pairs of one convolution."""
-_PULLED: Final[Mapping[TierName, float]] = MappingProxyType(
-    {"quick": 0.0, "fast": 1e8, "tight": 1e11}
-)
+_PULLED: Final[Mapping[TierName, float]] = {"quick": 0.0, "fast": 1e8, "tight": 1e11}
 """Most multiplications that pull the vectors of all classes down to a value."""
 _PAIR: Final = 2e7
 """Other work for a pair, in multiplications."""

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import starmap
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -71,13 +70,11 @@ class _Effort:
     worth: float = 0.0
 
 
-_EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
-    {
-        "quick": _Effort(matrix=3e10, explicit=0.0, torus=False),
-        "fast": _Effort(matrix=3e12, explicit=3e10, torus=True, worth=1e-3),
-        "tight": _Effort(matrix=1e13, explicit=1e12, torus=True),
-    }
-)
+_EFFORTS: Final[Mapping[TierName, _Effort]] = {
+    "quick": _Effort(matrix=3e10, explicit=0.0, torus=False),
+    "fast": _Effort(matrix=3e12, explicit=3e10, torus=True, worth=1e-3),
+    "tight": _Effort(matrix=1e13, explicit=1e12, torus=True),
+}
 _CHEAP: Final = 2e9
 """Operations up to which the proof of an explicit map is always made."""
 

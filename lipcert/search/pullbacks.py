@@ -8,7 +8,6 @@ cotangents.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -335,26 +334,24 @@ def _of_elu(x: Array, a: float) -> Array:
     return np.where(x > 0.0, 1.0, np.where(x < 0.0, a * np.exp(x), _between(a)))
 
 
-_SLOPES: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        "relu": lambda x: np.where(x > 0.0, 1.0, 0.0),
-        "leaky_relu": _of_leaky,
-        "abs": np.sign,
-        "clip": lambda x, low, high: np.where((x > low) & (x < high), 1.0, 0.0),
-        "hard_swish": lambda x: np.where(x <= -3.0, 0.0, np.where(x < 3.0, x / 3.0 + 0.5, 1.0)),
-        "elu": _of_elu,
-        "sigmoid": lambda x: np.multiply(*(function_of("sigmoid", (), end) for end in (x, -x))),
-        "tanh": lambda x: 1.0 - np.tanh(x) ** 2,
-        "silu": _of_silu,
-        "quick_gelu": lambda x, factor: _of_silu(factor * x),
-        "gelu_tanh": _of_gelu_tanh,
-        "mish": _of_mish,
-        "softplus": lambda x: function_of("sigmoid", (), x),
-        "gelu": lambda x: normal_share(x) + x * _bell(x),
-        "erf": lambda x: 2.0 * math.sqrt(2.0) * _bell(math.sqrt(2.0) * x),
-        "exp": np.exp,
-    }
-)
+_SLOPES: Final[Mapping[str, Callable[..., Any]]] = {
+    "relu": lambda x: np.where(x > 0.0, 1.0, 0.0),
+    "leaky_relu": _of_leaky,
+    "abs": np.sign,
+    "clip": lambda x, low, high: np.where((x > low) & (x < high), 1.0, 0.0),
+    "hard_swish": lambda x: np.where(x <= -3.0, 0.0, np.where(x < 3.0, x / 3.0 + 0.5, 1.0)),
+    "elu": _of_elu,
+    "sigmoid": lambda x: np.multiply(*(function_of("sigmoid", (), end) for end in (x, -x))),
+    "tanh": lambda x: 1.0 - np.tanh(x) ** 2,
+    "silu": _of_silu,
+    "quick_gelu": lambda x, factor: _of_silu(factor * x),
+    "gelu_tanh": _of_gelu_tanh,
+    "mish": _of_mish,
+    "softplus": lambda x: function_of("sigmoid", (), x),
+    "gelu": lambda x: normal_share(x) + x * _bell(x),
+    "erf": lambda x: 2.0 * math.sqrt(2.0) * _bell(math.sqrt(2.0) * x),
+    "exp": np.exp,
+}
 """Slopes of the most frequent functions, in plain arithmetic, without enclosures."""
 _FAR: Final = 1e3
 """Beyond this the slope of each of them without numbers is that at infinity."""

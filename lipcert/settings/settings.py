@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from lipcert.core.codec import Bound
-from lipcert.core.ledger.gradient_clipping import ClipScopeName, DecayName
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ConvClipName
 from lipcert.core.ledger.mechanism import MECHANISMS, Mechanism, names_of
 from lipcert.core.ledger.premises import InputPart
+from lipcert.core.ledger.updates import ClipScopeName, DecayName
 from lipcert.core.losses import KINDS
 from lipcert.errors import UsageError
 from lipcert.settings.loss_spec import HeadLoss, heads_text, read_heads, weighted

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from lipcert.core.codec import Bound
-from lipcert.core.ledger.gradient_clipping import ClipScopeName, DecayName
 from lipcert.core.ledger.layer_clipping import ConvClipName
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
+from lipcert.core.ledger.updates import ClipScopeName, DecayName
 from lipcert.errors import UsageError
 from lipcert.losses import make_loss
 from lipcert.settings.loss_spec import heads_text, read_heads

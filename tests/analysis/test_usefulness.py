@@ -11,7 +11,7 @@ from lipcert.analysis.observing import findings_on_examples, observed_at, observ
 from lipcert.analysis.pipeline import analyze as analysed
 from lipcert.analysis.release import Release, plan_of
 from lipcert.analysis.usefulness import COSTLY, DROWNED, USEFUL, usefulness_of
-from lipcert.core.ledger.gradient_clipping import GradientClipping
+from lipcert.core.ledger.updates import GradientClipping
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import RANDOM, Examples
 from lipcert.importer.load import load_model

@@ -9,8 +9,8 @@ from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.clips import with_clips
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.core.losses.base import read_loss
 from lipcert.core.losses.entries import SquaredError
 from lipcert.core.lower.errors import Unsupported

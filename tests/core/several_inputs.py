@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from onnx import ModelProto, TensorProto
 
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import JOINT, InputPart, Premises
+from lipcert.core.ledger.updates import Clipless
 from tests.core.lower.cases import onnx_file
 from tests.core.random_models import Builder
 from tests.heads import part

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lipcert.core import claims
 from lipcert.core.certificate import GroupClaim
-from lipcert.core.ledger.gradient_clipping import GradientClipping
+from lipcert.core.ledger.updates import GradientClipping
 from tests.core.forged import PREMISES
 from tests.core.mutants.claims import claim_mutants
 from tests.core.mutants.networks import certified

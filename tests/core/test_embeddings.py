@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive

@@ -9,8 +9,8 @@ import torch
 from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import InputPart, Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.adversary import found_above

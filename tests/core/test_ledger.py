@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from lipcert.core.certificate import CertificateFormatError, Constraint, ScopeClaim
 from lipcert.core.ledger import CHECKED
-from lipcert.core.ledger.gradient_clipping import GradientClipping
-from lipcert.core.ledger.held_weights import Clipless, WeightClipping
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.ledger.run import Run
+from lipcert.core.ledger.updates import Clipless, GradientClipping, WeightClipping
 from lipcert.core.text import texts
 from lipcert.text.certificate import assumptions_of
 from tests.core.forged import PREMISES

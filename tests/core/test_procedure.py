@@ -8,8 +8,8 @@ import torch
 
 from lipcert.core.certificate import Constraint, GroupClaim
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.run import Run
+from lipcert.core.ledger.updates import GradientClipping
 from lipcert.core.lines.balls import InputBall
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.runs import AffineFact, RunNorm

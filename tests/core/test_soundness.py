@@ -7,8 +7,8 @@ import torch
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.interval import Interval, exact
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, Dense, Move, Op
 from lipcert.core.rules.base import rule_class

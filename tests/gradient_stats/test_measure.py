@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lipcert.analysis.observing import scaled_into
-from lipcert.core.ledger.gradient_clipping import GradientClipping
+from lipcert.core.ledger.updates import GradientClipping
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import RIVAL, met, observed_of, released_mean
 from lipcert.graph.ir import parameters_of

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, FormPull
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import Proof

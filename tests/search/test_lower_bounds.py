@@ -8,8 +8,8 @@ import pytest
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program

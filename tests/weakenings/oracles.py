@@ -15,9 +15,8 @@ from lipcert.core.certificate import GroupClaim
 from lipcert.core.claims import clipped_group, group_bounds
 from lipcert.core.forms import chain
 from lipcert.core.interval import Interval, exact
-from lipcert.core.ledger.gradient_clipping import GradientClipping
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import InputPart, Premises
+from lipcert.core.ledger.updates import Clipless, GradientClipping
 from lipcert.core.lines.proof import input_facts
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax import domain_of

@@ -80,17 +80,12 @@ class BackpropClipping(Mechanism):
         """Return this mechanism for layers that state their radii; a common one is stated once."""
         if not layers:
             return self
-        reads, receives = {x.input_clip for x in layers}, {x.cotangent_clip for x in layers}
-        read, received = (found.pop() if len(found) == 1 else None for found in (reads, receives))
-        own = (
-            ClippedLayer(
-                *layer.ends,
-                layer.input_clip if read is None else None,
-                layer.cotangent_clip if received is None else None,
-            )
-            for layer in layers
-        )
-        return replace(self, input_clip=read, cotangent_clip=received, layers=tuple(own))
+        radii: dict[str, Any] = {"input_clip": None, "cotangent_clip": None}
+        alike = [n for n in radii if len({getattr(layer, n) for layer in layers}) == 1]
+        none: dict[str, Any] = dict.fromkeys(alike)
+        own = tuple(replace(layer, **none) for layer in layers)
+        radii |= {name: getattr(layers[0], name) for name in alike}
+        return replace(self, layers=own, **radii)
 
     @property
     def is_by_channel(self) -> bool:

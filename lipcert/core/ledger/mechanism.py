@@ -5,7 +5,7 @@ training and audits need; its fields are what training enforces, named as in the
 Invariant: a record holds everything that bounds depend on besides the network, the weights and
 their constraints.
 
-Some mechanisms constrain the *weights* (`held_weights`); backpropagation clipping (Stevens et al.,
+Some mechanisms constrain the *weights* (`updates`); backpropagation clipping (Stevens et al.,
 2022) clips each layer's input and cotangent (`layer_clipping`); gradient clipping clips the
 gradient itself.
 """
@@ -86,12 +86,10 @@ class Unchanged(Mechanism):
 
 MECHANISMS: Final[Mapping[str, type[Mechanism]]] = Registry("ledger", {
     "mechanism.Unchanged": "none",
-    "held_weights.Clipless": "clipless",
-    "held_weights.WeightClipping": "weight-clipping",
-    "held_weights.FixedWeightNorm": "fixed-weight-norm",
-    "layer_clipping.BackpropClipping": "backprop-clipping",
-    "gradient_clipping.GradientClipping": "gradient-clipping",
-})  # fmt: skip
+    "updates": "clipless weight-clipping fixed-weight-norm",
+    "layer_clipping": "backprop-clipping",
+    "updates.GradientClipping": "gradient-clipping",
+}, lambda kind: kind.title().replace("-", ""))  # fmt: skip
 """The class of each kind."""
 
 

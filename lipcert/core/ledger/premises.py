@@ -26,9 +26,9 @@ from lipcert.core.ledger import (
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
 if TYPE_CHECKING:  # at run time, loaded only if a certificate states them
-    from lipcert.core.ledger.gradient_clipping import GradientClipping
     from lipcert.core.ledger.layer_clipping import BackpropClipping
     from lipcert.core.ledger.run import Run
+    from lipcert.core.ledger.updates import GradientClipping
 
 JOINT: Final = "joint"
 """The kind of a loss that is the sum of losses of several outputs."""

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import CHECKED, DECLARED
-from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Circumstances, Premises
+from lipcert.core.ledger.updates import Clipless
 from lipcert.text.certificate import assumptions_of, write_certificate, write_float
 from tests.core.mutants.record import Effect, Mutant, mutant
 

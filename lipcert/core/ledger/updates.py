@@ -1,11 +1,33 @@
-"""Mechanisms that keep the weights within their constraints.
+"""Mechanisms that act on the whole gradient of an example, or on the weights after each step.
 
-Clipless (Béthune et al., 2024); weight clipping, fixed weight norms (Barczewski and Ramon, 2024).
+Gradient clipping (Abadi et al., 2016); clipless training (Béthune et al., 2024); weight clipping
+and fixed weight norms (Barczewski and Ramon, 2024).
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
+from lipcert.core.codec import Bound
 from lipcert.core.ledger.mechanism import Mechanism
+
+ClipScopeName = Literal["flat", "group"]
+"""flat: the gradient of all parameters is clipped to C; group: that of each of K groups to C/√K."""
+DecayName = Literal["decoupled", "inside"]
+"""decoupled: weight decay λθ, being public, enters after the noise; inside: ∇ℓ + λθ is clipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientClipping(Mechanism):
+    """The gradient of every example is scaled down to norm `clip_norm`. Weights are free."""
+
+    kind = "gradient-clipping"
+    said = "gradient-clipping to {clip_norm!r} ({clip_scope}, weight decay {decay})"
+    weights = "free"
+    gradient = "the clipped gradient of its loss"
+    clips_gradients = True
+    clip_norm: Bound
+    clip_scope: ClipScopeName = "flat"
+    decay: DecayName = "decoupled"
 
 
 @dataclass(frozen=True, slots=True)
