@@ -104,27 +104,6 @@ def test_numbers_outside_the_file(path, tmp_path):
     assert structural_digest(outside) == structural_digest(inside)
 
 
-def test_shipped_models_differ(tmp_path):
-    digests = {digest(onnx.load(path), tmp_path) for path in SHIPPED}
-    assert len(digests) == len(SHIPPED) > 3
-
-
-@MODELS
-def test_one_ulp_of_any_weight(path, tmp_path):
-    proto, rng = onnx.load(path), random.Random(1)
-    digests = {digest(proto, tmp_path)}
-    weights = [
-        t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT and t.raw_data
-    ]
-    chosen = rng.sample(weights, min(len(weights), 6))
-    for tensor in chosen:
-        content = bytearray(tensor.raw_data)
-        content[4 * rng.randrange(len(content) // 4)] ^= 1
-        tensor.raw_data = bytes(content)
-        digests.add(digest(proto, tmp_path))
-    assert len(digests) == len(chosen) + 1
-
-
 GATED = """
 <ir_version: 10, opset_import: ["": 21]>
 gated (float[N,2] x) => (float[N,2] y)
@@ -145,6 +124,8 @@ CHANGES = (
     ("= Sigmoid", "= Tanh"),
     ("alpha = 1.0", "beta = 1.0"),
     ("float[2,3]", "float[3,2]"),
+    ("5, 6}", "5, 6.00000047}"),
+    ("v = {1", "v = {1.00000012"),
     ("b = {1, 0, 0}", "b = {1, -0.0, 0}"),
     ("float[3] b = {1,", "int32[3] b = {1065353216,"),
     ("y)\n", "y, float p)\n"),
