@@ -223,7 +223,9 @@ def _drawn_in(x: Tensor, settings: Settings) -> Tensor:
         raise NoVerdictError(
             f"training: example {index} of the batch {why}; {len(inadmissible)} of {len(x)} "
             "examples lie outside the declared input domain: clip or rescale them in the data "
-            "set, or declare the domain that the pipeline enforces, with input_norm or input_box"
+            "set, or declare the domain that the pipeline enforces, with input_norm or input_box "
+            "(ids choose rows of the smallest table that reads their input: give each column of "
+            "categories an input of its own, or all of them one table)"
         )
     radius = float("inf") if settings.input_norm is None else settings.input_norm
     wide = x.detach().double().cpu().numpy()

@@ -162,6 +162,7 @@ OUTSIDE: list[tuple[torch.Tensor, Settings, str]] = [
         for declared in (BALL, BOX, BOTH)
     ),
     (torch.tensor([[0.5], [0.5], [1.01]]), BOX, r"example 2 of the batch has the entry 1\.01"),
+    (torch.tensor([[1, 4]]), Settings(input_box=(0.0, 2.0)), "column of categories an input"),
 ]
 
 
