@@ -338,12 +338,13 @@ class _Chain:
                 continue
             source, target = exact(first[name]), exact(second[name])
             unit = stored_roundoff(step, second[name])
-            if name in self._kinds and is_projection(source, target, unit):
+            is_moved = is_projection(source, target, unit)
+            if name in self._kinds and is_moved:
                 self.projected += 1
                 continue
             off = _distance(target, source)
             text = f"{name!r} changed {place}, by {off:.4g} of {norm_of(source):.4g}"
-            yield self._fault(name, place, text, (off, 0.0), source.ndim)
+            yield self._fault(name, place, text, (off, 0.0), source.ndim, is_moved=is_moved)
 
     def _within(self, step: Step) -> Iterator[Finding]:
         """Compare the end of a step with the update computed from its beginning."""
@@ -379,7 +380,8 @@ class _Chain:
             off = _distance(target, source)
             if off <= slack:
                 continue
-            if name in self._kinds and is_projection(source, target, unit, slack):
+            is_moved = is_projection(source, target, unit, slack)
+            if name in self._kinds and is_moved:
                 self.projected += 1
                 continue
             what = "what it was, though the optimizer does not train it"
@@ -392,6 +394,7 @@ class _Chain:
                 f"{slack:.2g}",
                 (off, slack),
                 target.ndim,
+                is_moved=is_moved and name in updates,
             )
 
     def _counts(self, name: str, before: Array, after: Array, step: Step) -> bool:
@@ -402,15 +405,24 @@ class _Chain:
         return name not in self._run.trace.manifest.parameters and (known or name.endswith(_MOVING))
 
     def _fault(
-        self, name: str, place: str, message: str, numbers: tuple[float, float], axes: int
+        self,
+        name: str,
+        place: str,
+        message: str,
+        numbers: tuple[float, float],
+        axes: int,
+        *,
+        is_moved: bool,
     ) -> CheckReport:
         """Report a fault.
 
-        axes: of the tensor; more than two are those of a convolution.
+        axes: of the tensor; more than two are those of a convolution. is_moved: whether a
+        projection onto a constraint that is not accounted for explains it.
         """
         is_parameter = name in self._run.trace.manifest.parameters
         mixes = name.endswith(STATISTICS)
-        odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral")
+        odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral") or is_moved
+        message += ", as a projection onto a constraint would, but none is accounted for" * is_moved
         verdict = Verdict.INCONCLUSIVE if odd and not mixes else Verdict.VIOLATION
         check = MIXING if mixes else _CHECK
         return check.failed(message, f"{place}, {name}", numbers, verdict=verdict)

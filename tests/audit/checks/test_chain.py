@@ -21,7 +21,7 @@ from lipcert.audit.trace.files import sealed
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.redaction import redact
-from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, recorded
+from tests.audit.checks.runs import SETTINGS, Network, Plan, audited, bad, claims_for, recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
@@ -239,7 +239,7 @@ class Frozen(nn.Module):
         return self.last(torch.relu(self.first(x)))
 
 
-def frozen_run(folder, change, inside: bool):
+def frozen_run(folder, change, inside: bool, settings: lipcert.Settings = SETTINGS):
     model = Frozen()
     optimizer = SGD(model.last.parameters(), lr=0.1)
     with lipcert.Recorder(folder, model, optimizer, every=1) as recorder:
@@ -253,7 +253,7 @@ def frozen_run(folder, change, inside: bool):
             if not inside:
                 change(model, step)
     assert recorder.step == 4
-    claims = claims_for(Network())
+    claims = claims_for(Network(), settings)
     return chain(RecordedRun(claims, read_trace(folder)))
 
 
@@ -269,6 +269,23 @@ def test_frozen_parameters_stay(inside: bool, tmp_path) -> None:
     (report,) = frozen_run(tmp_path / "t", thawed, inside).reports
     assert (report.verdict, "'first.weight'" in report.message) == (Verdict.VIOLATION, True)
     assert ("does not train it" in report.message) is inside
+
+
+@pytest.mark.parametrize("change", [lambda w: w.mul_(0.9), lambda w: w.clamp_(-0.2, 0.2)])
+def test_a_projection_that_is_not_accounted_for_is_undecided(change, tmp_path) -> None:
+    """It may be right, but nothing shows that its radius is public."""
+
+    @torch.no_grad()
+    def projected(model: Frozen, _step: int) -> None:
+        change(model.last.weight)
+
+    clipped = lipcert.Settings(mechanism="gradient-clipping", clip_norm=1.0)
+    assert {r.verdict for r in frozen_run(tmp_path / "r", projected, False).reports} == {
+        Verdict.PASS
+    }
+    found = frozen_run(tmp_path / "t", projected, False, clipped)
+    assert {report.verdict for report in found.reports} == {Verdict.INCONCLUSIVE}
+    assert all("but none is accounted for" in report.message for report in found.reports)
 
 
 @pytest.mark.parametrize(
