@@ -60,7 +60,7 @@ from lipcert.importer.trained import (
     scales_of_quantised,
     trained_of,
 )
-from lipcert.settings.values import nearest
+from lipcert.settings.values import matches, nearest
 
 Verify: TypeAlias = Callable[[Reading, Program], Verification]
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
@@ -69,9 +69,8 @@ _UNSEEN: Final = (
     "a tensor, or a call that is left out, was computed from these trained parameters: "
 )
 _NAMED: Final = "by their names, a tool may have computed these from any trained parameters: "
-_IF_TRAINED: Final = "or use --as-exported if training updates exactly these tensors"
 _FREEZING: Final = "or --freeze them if training does not change what they come from"
-_WHOLE: Final = f"{EXPORT}, {_IF_TRAINED}"
+_WHOLE: Final = f"{EXPORT}, or use --as-exported if training updates exactly these tensors"
 _PLAIN: Final = f"train plain weights (torch's remove_parametrizations) and use {_WHOLE}"
 _WHICH: Final = (
     "choose one by its name (--output NAME), or give each that has a loss its own"
@@ -80,9 +79,7 @@ _WHICH: Final = (
 _FREEZE: Final = "freeze them: buffers, or numbers of the code (x.pow(3.0))"
 _SYMBOLIC: Final = f"export with a symbolic batch axis: {EXPORT}"
 _PROVED: Final = "every operator keeps the examples apart, for a batch of any size"
-_PROVED_FIXED: Final = (
-    "every operator keeps the examples apart, for a batch of the size in the file"
-)
+_PROVED_FIXED: Final = "every operator keeps the examples apart, in a batch of the file's size"
 _WEIGHED: Final = frozenset(
     {"Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "Loop", "MatMul", "RNN"}
 )
@@ -121,7 +118,7 @@ def assemble(
     held, stored = tensors(stored), with_stored(stored)
     branches = Branches.of(stored)
     file = replace(stored, nodes=tuple(branches.followed(stored.nodes)))
-    provenance = read_provenance(stored, freeze)
+    provenance = read_provenance(stored)
     targets, sources = _outputs_and_inputs(file, outputs)
     source = sources[0]  # the batch is that of all inputs
     separated = separate_shared(stored, provenance)
@@ -137,6 +134,9 @@ def assemble(
     known = {*found.names, *formula_numbers(program, found.model, provenance)}
     free = {name: item for name, item in tensors(found.model).items() if name not in known}
     readers = tuple(_readers(found.model, needed))
+    suspects = computed_by_tools(provenance, free, readers)
+    frozen = {name for name in suspects if matches(name, freeze)}
+    provenance = replace(provenance, frozen=provenance.frozen | frozen)
     marks = Marks(
         provenance=provenance,
         missing=missing,
@@ -145,7 +145,7 @@ def assemble(
             provenance.is_folded(node, missing) for node in needed if node.outputs[0] not in own
         ),
         unseen=unseen(provenance, free, readers),
-        suspects=computed_by_tools(provenance, free, readers),
+        suspects=suspects - frozen,
         as_exported=as_exported,
     )
     trained = trained_of(program, found, marks)
@@ -431,7 +431,7 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterato
     if not missing and not listed:
         return
     message, remedy = (_UNSEEN, _WHOLE) if unseen.intersection(folded) else (_COMPUTED, _PLAIN)
-    if marks.suspects and not marks.provenance.signed:
+    if marks.suspects:
         message, remedy, listed = _NAMED, f"{_WHOLE}, {_FREEZING}", sorted(marks.suspects)
     if missing:
         message, remedy = _FOLDED, _WHOLE

@@ -24,7 +24,7 @@ without a note, say, or a Dropout that an optimiser removed.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from lipcert.core.reader.records import Model, Node
@@ -40,7 +40,6 @@ from lipcert.importer.nodes import (
     needed_nodes,
     output_names,
 )
-from lipcert.settings.values import matches
 from lipcert.text.numbers import first_of
 
 SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -65,7 +64,7 @@ _MOVED: Final = r".*/(ExpandDims|Neg|Reshape|Squeeze|transpose)(_\d+)?:0"
 """Its names for the entries of one parameter, moved, or all of them negated."""
 _PLAIN: Final = re.compile(rf".*(/[xy]|Const(_\d+)?):0$|{_MOVED}$")
 _ANONYMOUS: Final = re.compile(
-    rf"^(.*onnx::.*|(val_)?\d+|(const_fold_opt|[BRW]\d+)__\d+|{_MOVED})$"
+    rf"^(.*onnx::.*|(val_|_v_)?\d+|(const_fold_opt|[BRW]\d+)__\d+|{_MOVED})$"
 )
 _CALLED: Final = re.compile(
     r"^(_to_copy|abs|add|addcdiv|addcmul|alias|amax|amin|bmm|cat|clamp\w*|clone|cos|cumsum|detach|"
@@ -81,8 +80,13 @@ _EXPORTED: Final = "node_"
 _RESULT: Final = re.compile(r"^.*/(\w+?)(?:_\d+)?_output_\d+$")
 """Names that the TorchScript exporter gives to results of nodes, here of folded nodes; tools that
 join files put a prefix before every name."""
+_FUSED: Final = re.compile(r"^(?:.*/)?(\w+)Fusion_")
+"""Names that onnxruntime gives to what it folds into a layer: ConvBnFusion_W_conv.weight."""
 _OF_SIZES: Final = {"Cast", "Constant", "Div", "Mul", "Pow", "Reciprocal", "Sqrt"}
 """Operators by which the scale of an attention, such as 1/√d, comes from sizes alone."""
+_ITEM: Final = re.compile(r"getitem(_\d+)?")
+LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
+"""Linear layers with biases."""
 _STATE: Final = re.compile(rf"^[A-Za-z_]\w*(\.\w+)+$|{_VARIABLE.pattern}")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING: Final = "_native_batch_norm_legit_functional"
@@ -172,7 +176,8 @@ class Provenance:
         node: the name of a node that reads it, which identifies the exporter. A tool that saved the
         file may have computed the result of any node from parameters; literals are Constant.
         """
-        is_exported, result = node.startswith(_EXPORTED), _RESULT.match(name)
+        is_exported = node.startswith(_EXPORTED)
+        result = _RESULT.match(name) or _FUSED.match(name)
         if is_anonymous(name) and (self.is_torch or "onnx::" in name):
             return is_exported or name in self.stored
         if (is_exported and _CALLED.match(name)) or (result and result[1] != "Constant"):
@@ -221,12 +226,8 @@ class Provenance:
         return fused or bool(missing.intersection(self.mentioned(node)))
 
 
-def read_provenance(model: Model, freeze: Sequence[str] = ()) -> Provenance:
-    """Read what the exporter noted in a model.
-
-    freeze: patterns of what is not trained. Here they are for tensors with made-up names in files
-    without notes; any other tensor can be left out of the trained ones later.
-    """
+def read_provenance(model: Model) -> Provenance:
+    """Read what the exporter noted in a model."""
     signature = model.metadata.get(SIGNATURE, "")
     frozen = _frozen(model.metadata.get(FROZEN, ""))
     parameters: dict[str, str] = {}
@@ -237,7 +238,7 @@ def read_provenance(model: Model, freeze: Sequence[str] = ()) -> Provenance:
     outputs = _OUTPUT.findall(signature)
     made = (*model.initializers, *(name for node in model.nodes for name in node.outputs))
     is_listed = len(outputs) == len(model.outputs)
-    found = Provenance(
+    return Provenance(
         bool(signature.strip()),
         parameters,
         buffers,
@@ -253,13 +254,6 @@ def read_provenance(model: Model, freeze: Sequence[str] = ()) -> Provenance:
         any(map(_VARIABLE.match, model.initializers)),
         frozen,
     )
-    stated = {
-        name
-        for node in model.nodes
-        for name in model.initializers.keys() & set(node.inputs)
-        if not found.signed and matches(name, freeze) and found.is_made_up(name, label(node))
-    }
-    return replace(found, frozen=frozen | stated)
 
 
 def _frozen(text: str) -> frozenset[str]:
@@ -350,6 +344,16 @@ def statistic_owner(name: str) -> str:
 def is_anonymous(name: str) -> bool:
     """Whether a tensor has a name that an exporter made up."""
     return _ANONYMOUS.match(name) is not None
+
+
+def is_folded(node: Node) -> bool:
+    """Whether a node has the output of a batch normalisation that it is not.
+
+    torch.export names the first result of a call that has several after no operator.
+    """
+    names = {found[1] for found in map(_RESULT.match, node.outputs) if found is not None}
+    is_item = node.op_type in LAYERS and any(map(_ITEM.fullmatch, node.outputs))
+    return is_item or (node.op_type != _BATCH_NORM and _BATCH_NORM in names)
 
 
 def is_literal(name: str, size: int) -> bool:

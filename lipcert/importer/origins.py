@@ -37,7 +37,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.reader.records import Node, Tensor
-from lipcert.importer.metadata import Provenance, is_anonymous
+from lipcert.importer.metadata import LAYERS, Provenance, is_anonymous, is_folded
 from lipcert.importer.nodes import FX_NODE, Call, NotedNode, call_of, label, output_names
 
 _NUMBER: Final = re.compile(r"_\d+$")
@@ -67,7 +67,6 @@ _OF_SIZES: Final = re.compile(r"operator\.(?!getitem$)\w+")
 of torch. Of the arithmetic behind a size of −1 a shared whole number may be all that is left."""
 _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 """Operators that read vectors of normalizations and activations with further axes of size 1."""
-_LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
 _FIXED: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Resize", "Upsample"})
 """Operators whose constants are sizes, even if they are fractions, or scales of whole numbers."""
@@ -86,12 +85,12 @@ def unseen(
 ) -> frozenset[str]:
     """Return the tensors of which not every use is visible, and those computed from them.
 
-    readers: all nodes that the outputs are computed from.
+    None of a file without notes, of which `computed_by_tools` knows. readers: all nodes that the
+    outputs are computed from.
     """
     floats = {name: tensor for name, tensor in stored.items() if tensor.is_float}
     if not notes.signed:
-        is_hidden = bool(computed_by_tools(notes, floats, readers))
-        return frozenset(x for x in floats if is_hidden and not notes.is_statistic(x))
+        return frozenset()
     everything = notes.targets | floats.keys() - notes.listed
     results = {name for item in readers for name in output_names(item.node)}
     calls = [call for item in readers if (call := call_of(item.node)) is not None]
@@ -252,12 +251,13 @@ def computed_by_tools(
     notes: Provenance, stored: Mapping[str, Tensor], readers: Iterable[NotedNode]
 ) -> frozenset[str]:
     """Return the tensors of a file without notes that may be computed from any parameter."""
-    names = {name: name for name, tensor in stored.items() if tensor.is_float}
-    found = set[str]()
+    plain = {name for name, item in stored.items() if item.is_float and not notes.signed}
+    names, found = {name: name for name in plain}, set[str]()
     for item in readers:
+        found |= item.tensors & plain if is_folded(item.node) else set()
         for given in item.node.inputs if item.node.op_type not in _FIXED else ():
             name = names.get(given, "")
-            if not name or name in notes.frozen or not notes.is_made_up(name, label(item.node)):
+            if not name or not notes.is_made_up(name, label(item.node)):
                 continue
             if item.node.op_type in {"Cast", "Identity"}:
                 names[item.node.outputs[0]] = name  # of narrow numbers, or equal ones, stored once
@@ -276,7 +276,7 @@ def _is_copy(notes: Provenance, node: Node, given: str, tensor: Tensor) -> bool:
     is_matrix = node.op_type == "MatMul" and len(tensor.dims) == 2
     is_matrix |= node.op_type in RECURRENT and given in node.inputs[1:4]
     if "/" not in node.name or not notes.is_torch:  # old exporters do not name modules
-        return is_matrix or node.op_type in _LAYERS
+        return is_matrix or node.op_type in LAYERS
     module = module_of(node.name, notes.stored)
     own = {name[len(module) + 1 :] for name in notes.stored if name.startswith(f"{module}.")}
     if not module or not (is_matrix or node.op_type in _MOVED):

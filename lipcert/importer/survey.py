@@ -182,11 +182,7 @@ _ROWS: Final = (
 _ALL: Final = (
     "places of largest entries jump: weigh all by a softmax (experts, routes), or choose by values"
 )
-_DEPENDS: Final = JUMPING | {"If"}
-"""Operators for which it depends on other nodes whether they have a bound."""
-
 _NUMBERS: Final = "feed floats, or ids of embeddings as int64"
-_LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _CODES: Final = (
     ("LC005", _SMOOTH, JUMPS, "it rounds to whole numbers"),
@@ -227,8 +223,10 @@ def operator_refusals(model: Model, outputs: Sequence[str]) -> Iterator[Refusal]
         if node.op_type in _SHAPES or data.isdisjoint(node.inputs):
             continue
         data.update(output_names(node))
-        depends = node.op_type in _DEPENDS and not node.domain
-        if not depends and (refusal := refusal_of(node)) is not None:
+        others = (
+            node.op_type in JUMPING | {"If"} and not node.domain
+        )  # decide whether it is bounded
+        if not others and (refusal := refusal_of(node)) is not None:
             yield refusal
 
 
@@ -246,7 +244,7 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
         return Refusal("LC007", node, op, error.reason, _ONE_AXIS)
     known = (item[:2] for item in _CODES if any(text in error.reason for text in item[2:]))
     code, remedy = next(known, ("LC028", _PLAIN))
-    if _LARGE in error.reason:
+    if "a tensor has more than" in error.reason:
         code, remedy = ("LC002" if on_data else "LC016"), _SMALLER
     return Refusal(code, node, op, error.reason, remedy)
 

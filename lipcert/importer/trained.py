@@ -20,11 +20,10 @@ from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.core.token_kinds import Attention, Scale
 from lipcert.graph.ir import Parameter
 from lipcert.importer.computed import Computed
-from lipcert.importer.metadata import Provenance, is_anonymous
+from lipcert.importer.metadata import LAYERS, Provenance, is_anonymous
 from lipcert.importer.nodes import FX_NODE, NotedNode
 from lipcert.importer.origins import RECURRENT
 
-_WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})
 """Operators whose constants may be trained, although no rule bounds their gradients."""
 _CALCULATING: Final = frozenset(
@@ -79,6 +78,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     followed = frozenset[str]() if marks.as_exported else _followed(found, own, marks)
     mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks, followed)
     inside = own.union(uses.odd(stored), _limits(marks, stored, model.outputs))
+    hidden = stored.keys() if marks.suspects else marks.unseen
     formulas = set(formula_numbers(program, model, notes))
     plain = uses.plain | program.untracked  # such a number is fixed, even if others are trained
     parameters: dict[str, Parameter] = {}
@@ -90,7 +90,8 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
         if name in followed:
             is_folded = name in mixed or name in uses.plain
             dims = found.model.initializers[name].dims
-            parameters[name] = Parameter(name, dims, folded=is_folded, computed=True)
+            is_trained = name not in notes.frozen
+            parameters[name] = Parameter(name, dims, is_trained, is_folded, computed=True)
         if name in followed or (followed and name in found.names):
             continue
         if tensor is not None and name in notes.frozen and name in uses.with_rule:
@@ -98,7 +99,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
         if tensor is None or not tensor.size or notes.is_statistic(name):
             continue
         is_literal = name not in model.initializers or (
-            name not in found.names | marks.unseen and notes.is_literal(name, tensor.size)
+            name not in found.names | hidden and notes.is_literal(name, tensor.size)
         )
         if is_literal:
             is_parameter = literals and tensor.size > 1 and uses.with_rule.get(name, False)
@@ -212,7 +213,7 @@ class _Uses:
                     continue
                 kind = model.nodes[step.node].op_type
                 is_weight = item.name == "weight" or isinstance(step.op, PRelu) or kind in RECURRENT
-                is_weight = is_weight or (item.name == "bias" and kind in _WITH_BIAS)
+                is_weight = is_weight or (item.name == "bias" and kind in LAYERS)
                 for name in operand.sources:
                     self.with_rule[name] = self.with_rule.get(name, False) or is_weight
 
@@ -285,7 +286,7 @@ def _mixed(
     touched = [item for item in marks.nodes if notes.is_folded(item.node, missing)]
     mixed.update(*(item.tensors for item in touched))
     mentioned = {name for item in marks.nodes for name in notes.mentioned(item.node)}
-    if marks.hidden or missing - mentioned:
+    if marks.hidden or marks.suspects or missing - mentioned:
         mixed |= everything  # the missing ones may be folded into any tensor
     elif missing:
         mixed |= everything - notes.targets

@@ -354,9 +354,8 @@ def test_a_listed_parameter_used_as_a_statistic(tmp_path):
 
 
 def test_a_recurrent_start_from_zero_keeps_the_parameters(tmp_path):
-    nodes = """"/Constant_output_0" = Constant<value=float[1, 3]{0, 0, 0}>()
-        h = Gemm("/Constant_output_0", w, b)  i = MatMul(x, u)  a = Add(i, h)  h1 = Tanh(a)
-        y = Gemm(h1, w, b)"""
+    nodes = """"/Constant_output_0" = Constant<value=float[1, 3]{0, 0, 0}>()  i = MatMul(x, u)
+        h = Gemm("/Constant_output_0", w, b)  a = Add(i, h)  h1 = Tanh(a)  y = Gemm(h1, w, b)"""
     tensors = {"w": weights(3, 3), "b": weights(3), "u": weights(2, 3)}
     proto = model(nodes, ("N", 2), tensors)
     graph = load_model(saved(proto, tmp_path), trusted=True).graph
