@@ -126,19 +126,11 @@ class Squares:
         """
         return Squares(self.value + other.value, (self.upper + other.upper).mul_(_UP))
 
-    @classmethod
-    def total(cls, parts: Sequence[Squares]) -> Squares:
-        """Return the squares of n orthogonal parts together."""
-        if len(parts) == 1:
-            return parts[0]
-        value = torch.stack([part.value for part in parts]).sum(0)
-        return cls(value, cls.total_upper(parts))
-
     @staticmethod
     def total_upper(parts: Sequence[Squares]) -> Tensor:
-        """Return only the upper bounds of `total`, in a new tensor.
+        """Return upper bounds of the squares of n orthogonal parts together, in a new tensor.
 
-        Proof: both sums of `total` are off by γ_n of themselves.
+        Proof: the sum is off by γ_n of itself.
         """
         share = gamma(len(parts) + 2, torch.float64)
         return torch.stack([part.upper for part in parts]).sum(0).mul_(1.0 + 4.0 * share)

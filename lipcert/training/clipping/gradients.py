@@ -110,17 +110,14 @@ def weight_squares(network: LoweredNetwork, names: Iterable[str]) -> Tensor:
     return torch.cat(squares).sum() * OUTWARD
 
 
-def decayed_squares(
-    gradient: Squares, inner: Inner | None, weights: Tensor, decay: float
-) -> Tensor:
+def decayed_squares(g: Tensor, inner: Inner | None, weights: Tensor, decay: float) -> Tensor:
     """Return upper bounds of ‖∇ℓ_i + λθ‖².  # float64 [examples]
 
-    weights: ≥ ‖θ‖². inner: None if no gradient reaches θ.
+    g: ≥ ‖∇ℓ_i‖². weights: ≥ ‖θ‖². inner: None if no gradient reaches θ.
 
-    Proof: with g ≥ ‖∇ℓ_i‖², w ≥ ‖θ‖² and ⟨∇ℓ_i, θ⟩ ≤ v + e the formula holds, and adding three
+    Proof: with w ≥ ‖θ‖² and ⟨∇ℓ_i, θ⟩ ≤ v + e the formula holds, and adding three
     terms of these magnitudes costs at most γ_8 of them; the triangle inequality holds as well.
     """
-    g = gradient.upper
     longest = (g.sqrt() + decay * weights.sqrt()).square() * OUTWARD
     if inner is None:
         return torch.minimum(longest, (g + decay * decay * weights) * OUTWARD)
@@ -387,10 +384,9 @@ def _norms(
     inner: Mapping[str, Inner],
 ) -> Tensor:
     """Return upper bounds of the norms that are clipped.  # float64 [examples]"""
-    found = [passed.squares[name] for name in group.parameters]
+    gradient = Squares.total_upper([passed.squares[name] for name in group.parameters])
     if decay == 0.0:
-        return Squares.total_upper(found).sqrt_()
-    gradient = Squares.total(found)
+        return gradient.sqrt_()
     weights = weight_squares(network, group.parameters)
     if not bool(torch.isfinite(weights)):
         raise NoVerdictError(
