@@ -41,7 +41,7 @@ from lipcert.importer.model import (
     Verification,
 )
 from lipcert.importer.nodes import Branches, NotedNode, label, needed_nodes, needed_values
-from lipcert.importer.origins import computed_by_tools, unseen
+from lipcert.importer.origins import RECURRENT, computed_by_tools, unseen
 from lipcert.importer.shown import shown_graph
 from lipcert.importer.survey import (
     ACROSS,
@@ -441,14 +441,17 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterato
 
 
 def _without_biases(model: Model, program: Program) -> Iterator[str]:
-    """Yield the nodes of linear layers and normalisations to which nothing stored is added."""
+    """Yield the nodes of linear layers and normalisations to which nothing stored is added.
+
+    Recurrent layers hold all of their biases in one tensor, which is never left out.
+    """
     shifted = set[str]()
-    for step in reversed(program.steps):
+    for step, node in ((item, model.nodes[item.node]) for item in reversed(program.steps)):
         if isinstance(step.op, Shift) or (isinstance(step.op, Move) and step.output in shifted):
             shifted.add(step.inputs[0])
         is_bare = isinstance(step.op, Normalize) or getattr(step.op, "bias", step.op) is None
-        if is_bare and step.output not in shifted:
-            yield label(model.nodes[step.node])
+        if is_bare and step.output not in shifted and node.op_type not in RECURRENT:
+            yield label(node)
 
 
 def _number_notes(

@@ -64,7 +64,7 @@ _MOVED: Final = r".*/(ExpandDims|Neg|Reshape|Squeeze|transpose)(_\d+)?:0"
 """Its names for the entries of one parameter, moved, or all of them negated."""
 _PLAIN: Final = re.compile(rf".*(/[xy]|Const(_\d+)?):0$|{_MOVED}$")
 _ANONYMOUS: Final = re.compile(
-    rf"^(.*onnx::.*|(val_|_v_)?\d+|(const_fold_opt|[BRW]\d+)__\d+|{_MOVED})$"
+    rf"^(.*onnx::.*|(val_|_v_)?\d+|(const_fold_opt|[BRW]\d*)__\d+|{_MOVED})$"
 )
 _CALLED: Final = re.compile(
     r"^(_to_copy|abs|add|addcdiv|addcmul|alias|amax|amin|bmm|cat|clamp\w*|clone|cos|cumsum|detach|"
