@@ -33,6 +33,7 @@ from lipcert.data.source import (
     Columns,
     Identity,
     Source,
+    array_of,
     digest_of,
     joined,
     rows_of_block,
@@ -276,9 +277,7 @@ def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:
 def _array(item: Any, name: str) -> Array:
     """Return an array for a tensor, an array, a number, or a list of these."""
     if hasattr(item, "detach"):
-        item = item.detach().cpu()
-        item = item.float() if str(item.dtype) == "torch.bfloat16" else item
-        return np.asarray(item.numpy())
+        return array_of(item)
     if isinstance(item, list | tuple):
         item = [_array(part, name) for part in item]
     elif not isinstance(item, np.ndarray | np.generic | bool | int | float):

@@ -30,6 +30,12 @@ _MOST_ROWS: Final = 1 << 13
 _SHOWN: Final = 6
 
 
+def array_of(tensor: Any) -> Array:
+    """Return the numbers of a tensor of torch; bfloat16, which numpy lacks, as float32."""
+    found = tensor.detach().cpu()
+    return np.asarray((found.float() if str(found.dtype) == "torch.bfloat16" else found).numpy())
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A digest that changes when the data do. of: what was digested, in words."""

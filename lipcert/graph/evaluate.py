@@ -275,8 +275,10 @@ def _largest(x: Array, axes: p.Shape) -> Array:
 
 
 def _log_softmax(x: Array, axis: int) -> Array:
+    """Return ln softmax(x); in a short float type as files find it that take the softmax first."""
     below = x - _largest(x, (axis,))
-    return np.asarray(below - np.log(np.sum(np.exp(below), axis=axis, keepdims=True)))
+    found = np.asarray(below - np.log(np.sum(np.exp(below), axis=axis, keepdims=True)))
+    return found if x.dtype == np.float64 else np.log(np.exp(found))
 
 
 def _along_axes(op: p.Op, x: Array) -> Array:

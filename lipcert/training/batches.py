@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.audit.observation import unwrapped
-from lipcert.data.source import X_NAMES, Y_NAMES
+from lipcert.data.source import X_NAMES, Y_NAMES, array_of
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import DRAWN_IN, outside, settled
 from lipcert.measure.gradient_norms.squares import gamma
@@ -214,8 +214,7 @@ def _is_in_box(flat: Tensor, box: tuple[float, float] | None) -> bool:
 
 def _drawn_in(x: Tensor, settings: Settings) -> Tensor:
     """Scale into the domain what rounding alone left outside; raise NoVerdictError for the rest."""
-    array = x.detach().cpu().numpy()
-    inadmissible = outside(array, settings)
+    inadmissible = outside(array_of(x), settings)
     if not bool(torch.isfinite(x).all()):
         raise NoVerdictError("training: the batch holds NaN or infinity; repair the data")
     if inadmissible:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
+from lipcert.data.source import array_of
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import Classes, checked_labels, label_set
 from lipcert.measure.losses import per_example_loss
@@ -147,8 +148,7 @@ class PrivateLoss(nn.Module):
             least, most = labels.aminmax()
             if int(least) >= 0 and int(most) < self._classes:
                 return labels.to(logits.device)
-        array = labels.detach().cpu().numpy()
-        checked = checked_labels(self._loss, array, self._output_shape)
+        checked = checked_labels(self._loss, array_of(labels), self._output_shape)
         return torch.from_numpy(checked).to(logits.device)
 
 

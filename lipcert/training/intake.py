@@ -20,7 +20,7 @@ from lipcert.audit.observation import side_by_side, unwrapped
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
-from lipcert.data.source import Columns
+from lipcert.data.source import Columns, array_of
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples, checked_examples
 from lipcert.gradient_stats.labels import checked_labels
@@ -199,7 +199,7 @@ class FirstExamples:
         if isinstance(loss, Joint):
             labels = joined_labels(labels, tuple(part.output for part in loss.parts))
         if isinstance(labels, Tensor):
-            checked_labels(loss, labels.detach().cpu().numpy(), output_shape)
+            checked_labels(loss, array_of(labels), output_shape)
 
 
 def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: bool) -> Examples:
@@ -224,7 +224,7 @@ def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: 
 
 
 def _array(item: object) -> np.ndarray[Any, Any]:
-    return item.detach().cpu().numpy() if isinstance(item, Tensor) else np.asarray(item)
+    return array_of(item) if isinstance(item, Tensor) else np.asarray(item)
 
 
 def numbers_of(model: nn.Module) -> list[Tensor]:

@@ -92,12 +92,15 @@ def test_what_was_stated_is_not_said_to_be_assumed(tmp_path) -> None:
     assert dict(assumption_rows(analysis))["loss"].startswith("mse")
 
 
+@pytest.mark.parametrize("spelling", [["LogSoftmax"], ["Softmax", "Log"]])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-def test_nll_behind_log_softmax_is_the_cross_entropy_of_the_logits(scale: float, tmp_path) -> None:
+def test_nll_behind_log_softmax_is_the_cross_entropy_of_the_logits(
+    scale: float, spelling: list[str], tmp_path
+) -> None:
     """The same function of the weights: bounds that differ by a few per cent at most."""
     weight = np.float32(scale) * FOUR
     logits = analysis_of(tmp_path, [], weight, loss="cross-entropy").network
-    likelihood = analysis_of(tmp_path, ["LogSoftmax"], weight, loss="nll").network
+    likelihood = analysis_of(tmp_path, spelling, weight, loss="nll").network
     assert likelihood.loss_cotangent_norm == 1.0
     assert likelihood.grad_norm == pytest.approx(logits.grad_norm, rel=0.05)
     assert likelihood.grad_norm >= likelihood.grad_norm_witness

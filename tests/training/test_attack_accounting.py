@@ -153,7 +153,7 @@ def test_an_attacker_gains_what_is_accounted_for_and_no_more(name: str) -> None:
     all others; it is in the data, or a zero (or its opposite) in its place."""
     mechanism, sampling = WORST[name]
     coins = np.random.default_rng(0).integers(0, 2, CANARIES).astype(bool)
-    x, y = torch.eye(CANARIES), torch.ones(CANARIES, 1)
+    x, y = torch.eye(CANARIES), torch.ones(CANARIES, 1).bfloat16()
     worlds = y if mechanism.neighbours == "replace-one" else x
     worlds[torch.from_numpy(~coins)] *= -1.0 if mechanism.neighbours == "replace-one" else 0.0
     torch.manual_seed(0)

@@ -248,6 +248,8 @@ def test_what_does_not_fit_says_what_does() -> None:
         x, y = next(iter(run.loader))
         with pytest.raises(NoVerdictError, match="one class number for each token"):
             run.criterion(run.model(x), y[:, 1:])
+        with pytest.raises(NoVerdictError, match="class numbers are integers"):
+            run.criterion(run.model(x), y.bfloat16())
         for part in (run.model(x)[:, 1:], 2.0 * run.model(x), run.model(x).flip(1)):
             with pytest.raises(LipCertError):
                 run.criterion(part, y[:, : part.shape[1]])

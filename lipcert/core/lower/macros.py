@@ -26,6 +26,7 @@ _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "Multiply": ("gates.gate", "norm_macros.divide_by_norm"),
     "Scale": ("gates.scale_of_scale",),
     "Shift": ("step_macros.bias",),
+    "log": ("step_macros.log_of_softmax",),
     "sqrt": ("norm_macros.length",),
 }
 """The rules by the kind of the last step, or its function, in the order of trial."""
@@ -34,6 +35,7 @@ _BEHIND: Final[Mapping[str, Set[str]]] = {
     "Move": {"Move"},
     "Scale": {"Scale"},
     "Shift": {"Conv", "Dense"},
+    "log": {"Softmax"},
 }
 """The kinds that must stand right before a step of this kind for a rule to apply."""
 

@@ -1,4 +1,4 @@
-"""Recombine attention that exporters write as several nodes; merge biases and moves.
+"""Recombine attention and logarithms of softmax that are several nodes; merge biases and moves.
 
 As in `macros`, every rule is an identity of real functions, for the numbers in the file.
 """
@@ -90,6 +90,14 @@ def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
     high = low if offset.is_exact else offset.hi.reshape(-1)
     op = replace(found[0], bias=replace(offset, lo=low, hi=high))
     return [replace(step, op=op, inputs=found[1].inputs)]
+
+
+def log_of_softmax(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """Recombine ln softmax(x): probabilities are positive for all x."""
+    soft = rewriter.made(step.inputs[0], Softmax)
+    if soft is None or soft[0].logarithm:
+        return None
+    return [replace(step, op=replace(soft[0], logarithm=True), inputs=soft[1].inputs)]
 
 
 def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:

@@ -102,6 +102,8 @@ CASES = {
         ["Move", "Scale", "Attention"]),
     "chosen attention": (f"{HEADS}  e = Where(m, a, none)  p = Softmax(e)  y = MatMul(p, x)",
         {"none": -np.inf, "m": np.tril(np.ones((3, 3))) > 0}, ["Move", "Attention"]),
+    "log of softmax": ("p = Softmax<axis=1>(x)  l = Log(p)  y = Add(l, p)", {},
+        ["Softmax", "Softmax", "Add"]),
     "max min": ("a, b = Split<axis=2>(x)  u = Max(a, b)  v = Min(b, a)  y = Concat<axis=2>(u, v)",
         {}, ["Move", "Sort", "Move"]),
     "min max": ("a, b = Split<axis=2>(x)  u = Min(a, b)  v = Max(b, a)  y = Concat<axis=1>(u, v)",
