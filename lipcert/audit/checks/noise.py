@@ -267,13 +267,13 @@ class CountedNoise:
         z: FloatArray,
         e: FloatArray,
         clean: FloatArray,
-        before: _Past | None = None,
+        before: _Past = (),
         coarse: tuple[_Places, _Places] | None = None,
     ) -> CountedNoise:
         """Return the statistics of one step.
 
-        e: what rounding moved; clean: all in units of the deviation; before: of the steps before;
-        coarse: which entries have few bits, and which have a gradient of more bits.
+        e: what rounding moved; clean: all in units of the deviation; before: of the steps before,
+        if known; coarse: which entries have few bits, and which have a gradient of more bits.
         """
         size = np.abs(z)
         least, most = np.maximum(size - e, 0.0), size + e
@@ -286,8 +286,8 @@ class CountedNoise:
             total_slack=float(np.sum(e)),
             varied=varied(squares[:1], squares[1:], len(z)),
         )
-        before = before if before is not None and len(before[0]) == len(z) else None
-        for place, along in enumerate((clean, *(before or ())[2:])):
+        before = before if before and len(before[0]) == len(z) else ()
+        for place, along in enumerate((clean, *before[2:])):
             length = float(np.linalg.norm(along))
             if 0.0 < length < math.inf:
                 found.leak[place] = z @ along / length, e @ np.abs(along) / length, 1
@@ -311,7 +311,7 @@ class CountedNoise:
             (size <= reach, 4.0 * reach + 2.0**-20, counts | True),
             (coarsely, 2.0**15 * reach + 2.0**-8, counts),
         ]
-        if before is not None:
+        if before:
             width = reach + before[1]
             is_same = np.abs(size - np.abs(before[0])) <= width
             compared.append((is_same & (counts | ~few), 4.0 * width + 2.0**-20, counts | True))
@@ -491,7 +491,7 @@ class Pool:
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
     axes: Axes = field(default_factory=Axes)
     past: dict[str, _Past] = field(default_factory=dict)
-    """Of the noise on each tensor, and on all of them."""
+    """Of the noise on each tensor."""
     steps: set[int] = field(default_factory=set)
 
     def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
@@ -527,19 +527,19 @@ class Pool:
         for item in items:
             if item.tensor in scaled:
                 parts, coarse = scaled[item.tensor], (item.is_coarse, ~item.is_plain)
-                found[item.tensor] = CountedNoise.of(*parts, past.get(item.tensor), coarse)
+                found[item.tensor] = CountedNoise.of(*parts, past.get(item.tensor, ()), coarse)
         z, e, clean = (np.concatenate(parts) for parts in zip(*scaled.values(), strict=True))
-        together = CountedNoise.of(z, e, clean, past.get(_ALL))
+        before = zip(*(past.get(name, ()) for name in scaled), strict=False)
+        together = CountedNoise.of(z, e, clean, tuple(map(np.concatenate, before)))
         for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
-            where = f"{step}, {name}"
             single = counted.at_one_step(of_one=name != _ALL)
-            tests += [_at(where, counted.entries, test) for test in single]
+            tests += [_at(f"{step}, {name}", counted.entries, test) for test in single]
         if number not in self.steps:
             self.steps.add(number)
             self.whole.add(together)
-            for name, (noise, moved, own) in {**scaled, _ALL: (z, e, clean)}.items():
-                before = past.get(name, ())
-                sums = before[3:] if before and len(before[0]) == len(noise) else (0.0, 0.0)
+            for name, (noise, moved, own) in scaled.items():
+                known = past.get(name, ())
+                sums = known[3:] if known and len(known[0]) == len(noise) else (0.0, 0.0)
                 self.past[name] = noise, moved, own, sums[0] + own, sums[1] + noise
             self.axes.take(
                 (z.reshape(shapes[name]), e.reshape(shapes[name]))

@@ -177,8 +177,7 @@ def test_noise_that_knows_the_gradient_is_seen(placed, says: str) -> None:
     pool = Pool()
     for step in range(20):
         z, clean = random.standard_normal((2, 300))
-        item = AddedNoise("s", 0, step, "w", placed(z, clean), clean, np.full(300, 1e-7), 1.0)
-        pool.take([item])
+        pool.take([AddedNoise("s", 0, step, "w", placed(z, clean), clean, 1e-7 + 0.0 * z, 1.0)])
     (report,) = pool.reports()
     assert report.verdict is Verdict.VIOLATION
     assert says in report.message
@@ -212,24 +211,25 @@ def test_noise_along_gradients_is_seen(hidden, says: str) -> None:
     for step in range(60):
         along = hidden(cleans[: step + 2])
         z = random.standard_normal(5000) - 1.5 * along / np.linalg.norm(along)
-        item = AddedNoise("s", 0, step, "w", z, cleans[step + 1], np.zeros(5000), 1.0)
-        pool.take([item])
+        pool.take([AddedNoise("s", 0, step, "w", z, cleans[step + 1], np.zeros(5000), 1.0)])
     (report,) = pool.reports()
     assert report.verdict is Verdict.VIOLATION
     assert f"correlated with {says}" in report.message
 
 
-@pytest.mark.parametrize("steps", [20, 400])
-def test_noises_that_cancel_each_other_are_seen(steps: int) -> None:
-    """What all steps together add to the weights has no noise; each step alone looks right."""
-    random = np.random.default_rng(3)
-    pool, draws = Pool(), random.standard_normal((steps, 300))
-    for step, z in enumerate((draws - draws.mean(axis=0)) / math.sqrt(1.0 - 1.0 / steps)):
-        clean = random.standard_normal(300)
-        pool.take([AddedNoise("s", 0, step, "w", z, clean, np.zeros(300), 1.0)])
-    (report,) = pool.reports()
-    assert report.verdict is Verdict.VIOLATION
-    assert "correlated with the sums of the noise before" in report.message
+@pytest.mark.parametrize(("steps", "tensors"), [(30, 1), (300, 1), (30, 4)])
+def test_noises_that_cancel_each_other_are_seen(steps: int, tensors: int) -> None:
+    """What all steps together add to the weights has no noise; each step alone looks right. A
+    tensor rests at every third step."""
+    pool, draws = Pool(), np.random.default_rng(3).standard_normal((steps, tensors, 300))
+    for k in range(tensors):
+        draws[:, k] -= draws[np.arange(k, steps + k) % 3 > 0, k].mean(axis=0)
+    draws /= math.sqrt(1.0 - 1.5 / steps)
+    for step, row in enumerate(draws):
+        here = ((f"w{k}", z) for k, z in enumerate(row) if (k + step) % 3)
+        pool.take([replace(added(z), number=step, tensor=name) for name, z in here])
+    says = "all tensors: the noise is correlated with the sums of the noise before"
+    assert any(says in report.message for report in pool.reports())
 
 
 def test_a_rank_with_the_same_noise_is_not_compared_with_itself() -> None:
