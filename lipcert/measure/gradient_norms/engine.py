@@ -73,18 +73,6 @@ class Recording:
         self.values.update(zip(read, found, strict=False))
         self.cotangents.update(zip(received, found, strict=False))
 
-    def value(self, name: str, tensor: Tensor) -> Squares:
-        """Return the squares of a value, computed once."""
-        if name not in self.values:
-            self.values[name] = sum_of_squares(wide_enough(tensor))
-        return self.values[name]
-
-    def cotangent(self, name: str, tensor: Tensor) -> Squares:
-        """Return the squares of a cotangent, computed once."""
-        if name not in self.cotangents:
-            self.cotangents[name] = sum_of_squares(wide_enough(tensor))
-        return self.cotangents[name]
-
     def parameters_of(
         self, plan: NodePlan, value: Tensor | None, cotangent: Tensor
     ) -> Mapping[str, Tensor]:
@@ -129,7 +117,7 @@ class Recording:
 
     def _pair(self, plan: NodePlan, value: Tensor | None, cotangent: Tensor) -> Pair:
         names = (plan.node.inputs[0], plan.node.output)
-        b, b_squares = wide_enough(cotangent), self.cotangent(names[1], cotangent)
+        b, b_squares = wide_enough(cotangent), known(self.cotangents, names[1], cotangent)
         if value is None:
             return Pair(b, b, b_squares, b_squares)
         if plan.rounds_value and cotangent.dtype.itemsize < value.dtype.itemsize:
@@ -138,7 +126,7 @@ class Recording:
         a = wide_enough(value)
         if a.dtype is not b.dtype:
             return Pair.of(a.double(), b.double())
-        return Pair(a, b, self.value(names[0], value), b_squares)
+        return Pair(a, b, known(self.values, names[0], value), b_squares)
 
     def _add(self, parameter: str, squares: Squares) -> None:
         before = self.parameters.get(parameter)
@@ -154,6 +142,13 @@ class Recording:
         found = self._waiting.pop(parameter)
         size = self._plan.parameters[parameter].size
         self._add(parameter, shared_squares(found, size, self._chooser.memory_limit))
+
+
+def known(squares: dict[str, Squares], name: str, tensor: Tensor) -> Squares:
+    """Return the squares of a value or of a cotangent, computed once."""
+    if name not in squares:
+        squares[name] = sum_of_squares(wide_enough(tensor))
+    return squares[name]
 
 
 def wide_enough(tensor: Tensor) -> Tensor:
@@ -248,7 +243,7 @@ class NormEngine:
     ) -> None:
         self.network = network
         self._keeps = keeps
-        self._plan = Plan.of(network)
+        self.plan = Plan.of(network)
         usual = _MORE.get(network.device.type, MEMORY_LIMIT)
         self._chooser = Chooser(usual if memory_limit is None else memory_limit)
         self._watch_values = watch_values
@@ -256,7 +251,7 @@ class NormEngine:
         self._rearranged = frozenset(n.name for n in network.graph.nodes if is_arrangement(n))
         self._moved_on = _moved_on(network.graph, self._rearranged)
         first = next((n.name for n in network.graph.nodes if n.name not in self._rearranged), "")
-        self._begins = first in self._plan.nodes and self._plan.nodes[first].rounds_value
+        self._begins = first in self.plan.nodes and self.plan.nodes[first].rounds_value
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Losses) -> BatchNorms:
@@ -272,7 +267,7 @@ class NormEngine:
         x = self._laid_out(x)
         if self._watch_values:
             with exact_products(x.device):
-                recording.value(self.network.graph.input_name, x)
+                known(recording.values, self.network.graph.input_name, x)
         with torch.enable_grad():
             losses = losses_of(self.network.forward(x, self._tap(recording)))
             total = _total(losses, len(x))
@@ -296,7 +291,7 @@ class NormEngine:
         reached: list[Reached] = []
 
         def keep(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            plan = self._plan.nodes.get(node.name)
+            plan = self.plan.nodes.get(node.name)
             if plan is None:
                 return output
             output = _of_its_own(inputs, output)
@@ -340,7 +335,7 @@ class NormEngine:
         return Passed(recording.parameters, caught)
 
     def _recording(self, x: Tensor) -> Recording:
-        return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)
+        return Recording(self.plan, self._chooser, len(x), x.device, not self._defers)
 
     def _must_repeat(self, recording: Recording) -> bool:
         """Whether the error of some example is too large; every operand is checked from then on."""
@@ -359,7 +354,7 @@ class NormEngine:
         watches = self._watch_values
 
         def tap(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            plan = self._plan.nodes.get(node.name)
+            plan = self.plan.nodes.get(node.name)
             if watches:
                 self._see(recording, node, output)
             if plan is not None or (watches and output.requires_grad):
@@ -377,18 +372,18 @@ class NormEngine:
             recording.values[node.output] = recording.values[node.inputs[0]]
             return
         with exact_products(output.device):
-            recording.value(node.output, output)
+            known(recording.values, node.output, output)
 
     def _arrives(
         self, recording: Recording, node: Node, value: Tensor | None, cotangent: Tensor
     ) -> None:
         """Combine a cotangent with the value of its node, which is then released."""
-        name, plan = node.output, self._plan.nodes.get(node.name)
+        name, plan = node.output, self.plan.nodes.get(node.name)
         with exact_products(cotangent.device):
-            known = recording.cotangents.get(self._moved_on.get(name, ""))
-            if known is not None:
-                recording.cotangents[name] = known
-            recording.cotangent(name, cotangent)
+            same = recording.cotangents.get(self._moved_on.get(name, ""))
+            if same is not None:
+                recording.cotangents[name] = same
+            known(recording.cotangents, name, cotangent)
             if plan is not None:
                 recording.parameters_of(plan, value, cotangent)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -85,7 +85,10 @@ def _largest(counts: FloatArray | np.ndarray[tuple[int], np.dtype[np.int64]]) ->
     return int(np.max(counts, initial=0))
 
 
-def arranged(node: Node, value: Tensor | None, cotangent: Tensor) -> tuple[Tensor | None, Tensor]:
+_Read = TypeVar("_Read", Tensor, Tensor | None)
+
+
+def arranged(node: Node, value: _Read, cotangent: Tensor) -> tuple[_Read, Tensor]:
     """Return input and cotangent of a node, arranged as the gradients of its operands expect.
 
     That is [examples, *shape] with the axes of the program, except an axis 0 that holds the

@@ -186,7 +186,7 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     length = rows.shape[1]
     if tensor.is_cuda and length:
         value = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
-        return _summed(value, gamma(length + 8, torch.float64), length, tensor.dtype)
+        return _summed(value, 1.0 + gamma(length + 16, torch.float64), length, tensor.dtype)
     whole = length // _BLOCK * _BLOCK
     parts = []
     if whole:
@@ -198,20 +198,19 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     if not parts:
         return Squares.zeros(len(rows), tensor.device)
     value = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    return _summed(value, _share(length, tensor.dtype), length, tensor.dtype)
+    return _summed(value, _in_blocks(length, tensor.dtype), length, tensor.dtype)
 
 
 def sums_of_squares(tensors: Sequence[Tensor]) -> Sequence[Squares]:
     """Return `sum_of_squares` of each tensor, in one operation if none is longer than a block."""
     rows = [_rows(tensor) for tensor in tensors]
-    lengths = [item.shape[1] for item in rows]
+    lengths = tuple([item.shape[1] for item in rows])
     longest = max(lengths, default=0)
     is_one_kind = all(item.is_cpu and item.dtype is rows[0].dtype for item in rows)
     if len(rows) < 2 or longest > _BLOCK or not is_one_kind:
         return [sum_of_squares(tensor) for tensor in tensors]
     norms = torch.stack([torch.linalg.vector_norm(item, dim=1) for item in rows])
-    shares = torch.tensor([[_share(n, norms.dtype)] for n in lengths], dtype=torch.float64)
-    found = _summed(norms.double().square_(), shares, longest, norms.dtype)
+    found = _summed(norms.double().square_(), _of_all(lengths, norms.dtype), longest, norms.dtype)
     return [*map(Squares, found.value.unbind(), found.upper.unbind())]
 
 
@@ -222,18 +221,24 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def _share(length: int, dtype: torch.dtype) -> float:
-    """Return the relative error of a sum of this many squares, in blocks."""
+def _in_blocks(length: int, dtype: torch.dtype) -> float:
+    """Return by what factor a sum of this many squares, in blocks, may be too small."""
     relative = gamma(min(length, _BLOCK) + 4, dtype) + gamma(length // _BLOCK + 4, torch.float64)
-    return relative * (1.0 + 2.0 * relative)
+    return (1.0 + relative * (1.0 + 2.0 * relative) * OUTWARD) * _UP
 
 
-def _summed(value: Tensor, share: float | Tensor, length: int, dtype: torch.dtype) -> Squares:
-    """Return sums of at most this many squares, off by at most a share of them, and by underflow.
+@lru_cache(maxsize=1024)
+def _of_all(lengths: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return these factors in a column."""
+    return torch.tensor([[_in_blocks(n, dtype)] for n in lengths], dtype=torch.float64)
 
-    share: of all, or one for each row.
+
+def _summed(value: Tensor, factor: float | Tensor, length: int, dtype: torch.dtype) -> Squares:
+    """Return sums of at most this many squares; underflow adds to what the factors cover.
+
+    factor: of all, or one for each row.
     """
-    upper = value * ((1.0 + share * OUTWARD) * _UP)
+    upper = value * factor
     return Squares(value, upper.add_(length * underflow(dtype) * OUTWARD))
 
 

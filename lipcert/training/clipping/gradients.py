@@ -33,24 +33,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import prod, sqrt
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.core.losses.base import Loss
+from lipcert.core.program import Shape
 from lipcert.core.window_kinds import Conv
 from lipcert.errors import NoVerdictError
 from lipcert.graph.geometry import copies
-from lipcert.graph.ir import Graph, Node, Operand, parameters_of
+from lipcert.graph.ir import Graph, Node, Operand, Use, parameters_of
 from lipcert.measure.arithmetic import exact_products
-from lipcert.measure.gradient_norms.engine import (
-    Begun,
-    Caught,
-    NormEngine,
-    Passed,
-)
+from lipcert.measure.gradient_norms.engine import Begun, Caught, NormEngine, Passed
 from lipcert.measure.gradient_norms.methods import Pair
 from lipcert.measure.gradient_norms.operands import (
     BiasGradient,
@@ -187,7 +183,7 @@ def _pair(item: Caught) -> tuple[Tensor, Tensor]:
     value, cotangent = item.pair
     if value is None:
         raise ValueError(f"node {item.node.name!r}: its value was not kept")
-    return value.to(cotangent.dtype), cotangent
+    return value if value.dtype is cotangent.dtype else value.to(cotangent.dtype), cotangent
 
 
 def _dot(b: Tensor, y: Tensor) -> Tensor:
@@ -345,7 +341,7 @@ class ClipRule:
 
 
 _SHARE: Final = 1.0 - 2.0**-20
-"""Share of the radius that is used: rounding the norm, the factor to float32, and its product with
+"""Share of the radius that is used: rounding the root, the factor to float32, and its product with
 a cotangent adds less than the rest."""
 
 
@@ -357,36 +353,36 @@ def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Ten
         NoVerdictError: if weights that decay inside the clip are not finite.
     """
     inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
-    own = [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups]
+    own = [_squares(network, group, rule.weight_decay, passed, inner) for group in rule.groups]
     return factors_of(own, rule.radii, network.dtype)
 
 
-def factors_of(norms: Sequence[Tensor], radii: Sequence[float], dtype: torch.dtype) -> Tensor:
+def factors_of(squares: Sequence[Tensor], radii: Sequence[float], dtype: torch.dtype) -> Tensor:
     """Return min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]
 
-    norms: of every group, float64 [examples]. An example whose gradient is not finite gets 0 in
-    every group. A factor below the normal numbers is imprecise, and becomes 0.
+    squares: ≥ ‖g_ik‖² of every group, float64 [examples]. An example whose gradient is not finite
+    gets 0 in every group. A factor below the normal numbers is imprecise, and becomes 0.
     """
-    pairs = zip(radii, norms, strict=True)
-    own = [(radius * _SHARE / some).clamp_max_(1.0) for radius, some in pairs]
+    pairs = zip(radii, squares, strict=True)
+    own = [some.rsqrt().mul_(radius * _SHARE).clamp_max_(1.0) for radius, some in pairs]
     factors = (own[0].unsqueeze(1) if len(own) == 1 else torch.stack(own, 1)).to(dtype)
     counts = factors >= torch.finfo(dtype).tiny  # false where the norm is not finite
     if len(own) > 1:
-        counts = counts & (torch.stack(list(norms)).sum(0) < math.inf).unsqueeze(1)
-    return torch.where(counts, factors, 0.0)
+        counts = counts & (torch.stack(list(squares)).sum(0) < math.inf).unsqueeze(1)
+    return factors.masked_fill_(counts.logical_not_(), 0.0)
 
 
-def _norms(
+def _squares(
     network: LoweredNetwork,
     group: Group,
     decay: float,
     passed: Passed,
     inner: Mapping[str, Inner],
 ) -> Tensor:
-    """Return upper bounds of the norms that are clipped.  # float64 [examples]"""
+    """Return upper bounds of the squared norms that are clipped.  # float64 [examples]"""
     gradient = Squares.total_upper([passed.squares[name] for name in group.parameters])
     if decay == 0.0:
-        return gradient.sqrt_()
+        return gradient
     weights = weight_squares(network, group.parameters)
     if not bool(torch.isfinite(weights)):
         raise NoVerdictError(
@@ -394,39 +390,53 @@ def _norms(
             "cannot be clipped; lower the learning rate"
         )
     products = [inner[name] for name in group.parameters if name in inner]
-    together = products[0] if products else None
-    for other in products[1:]:
-        together = other.plus(together) if together is not None else other
-    return decayed_squares(gradient, together, weights, decay).sqrt() * OUTWARD
+    together = reduce(Inner.plus, products) if products else None
+    return decayed_squares(gradient, together, weights, decay)
 
 
-def summed_gradient(
-    network: LoweredNetwork, trained: OperandPlan, value: Tensor | None, cotangent: Tensor
-) -> Tensor:
-    """Return Σ_i ∂⟨cotangent_i, output_i⟩/∂operand, in the operand's shape.
+_Summed: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
-    value: None only if the gradient does not need it.
+
+def _summed(network: LoweredNetwork, trained: OperandPlan) -> _Summed:
+    """Return what maps value and cotangent to Σ_i ∂⟨cotangent_i, output_i⟩/∂operand.
+
+    The sum has the operand's shape; the value may be anything if the gradient does not need it.
     """
-    use, value = trained.use, None if value is None else value.to(cotangent.dtype)
-    a, b = arranged(use.node, value, cotangent)
-    shape = use.operand.shape
-    if isinstance(trained.gradient, BiasGradient):
-        return b.sum_to_size((1, *trained.gradient.placed)).reshape(shape)
-    if value is None or a is None:
-        raise ValueError(f"node {use.node.name!r}: its value was not kept")
+    use, shape = trained.use, trained.use.operand.shape
+    found: _Summed
     match trained.gradient:
+        case BiasGradient(placed):
+            axes = (0, *(axis for axis, size in enumerate(placed, 1) if size == 1))
+            found = partial(_of_bias, axes, shape)
         case DenseWeight():
-            a, b = (item if item.dim() == 2 else item.flatten(0, -2) for item in (a, b))
-            return b.mT @ a
-        case KernelGradient(geometry, groups, transposed):
-            a, b = (b, a) if transposed else (a, b)
-            return library_gradient(readable(a, geometry), b, shape, geometry, groups)
+            found = _of_matrix
+        case KernelGradient() as kernel:
+            found = partial(_of_kernel, kernel, shape)
+        case _:
+            return partial(_differentiated, network, use)
+    return found if use.node.in_place else lambda a, b: found(*arranged(use.node, a, b))
+
+
+def _of_bias(axes: tuple[int, ...], shape: Shape, _: Tensor, b: Tensor) -> Tensor:
+    return b.sum(axes).reshape(shape)
+
+
+def _of_matrix(a: Tensor, b: Tensor) -> Tensor:
+    return b.mT @ a if b.dim() == 2 else b.flatten(0, -2).mT @ a.flatten(0, -2)
+
+
+def _of_kernel(kernel: KernelGradient, shape: Shape, a: Tensor, b: Tensor) -> Tensor:
+    a, b = (b, a) if kernel.transposed else (a, b)
+    value = readable(a, kernel.geometry)
+    return library_gradient(value, b, shape, kernel.geometry, kernel.groups)
+
+
+def _differentiated(network: LoweredNetwork, use: Use, value: Tensor, cotangent: Tensor) -> Tensor:
     with torch.enable_grad():
         operand = network.operands(use.node)[use.slot].detach().clone().requires_grad_()
         operands = {**network.operands(use.node), use.slot: operand}
         output = network.lowered(use.node, [value], operands)
-        (gradient,) = torch.autograd.grad(output, operand, cotangent)
-    return gradient
+        return torch.autograd.grad(output, operand, cotangent)[0]
 
 
 def weighted(rows: Tensor, factors: Tensor) -> Tensor:
@@ -438,16 +448,16 @@ def weighted(rows: Tensor, factors: Tensor) -> Tensor:
     return total.reshape(moved.shape[1:]).permute(back)
 
 
-def in_parameter(operand: Operand, gradient: Tensor, shape: torch.Size) -> Tensor:
+def in_parameter(operand: Operand, gradient: Tensor, parameter: Tensor) -> Tensor:
     """Turn the gradient of an operand into that of its parameter: the adjoint of the view."""
+    shape = parameter.shape
     if operand.places is None:
-        moved = gradient.reshape(shape)
+        moved = gradient if gradient.shape == shape else gradient.reshape(shape)
         return moved if operand.scale == 1.0 else moved * operand.scale
     with torch.enable_grad():
         whole = gradient.new_zeros(shape).requires_grad_()
         view = operand_tensor(operand, {operand.parameter or "": whole}, gradient)
-        (moved,) = torch.autograd.grad(view, whole, gradient)
-    return moved
+        return torch.autograd.grad(view, whole, gradient)[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -493,6 +503,8 @@ class ClippedGradients:
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters
         }
+        plans = self._engine.plan.nodes.values()
+        self._sums = {each: _summed(network, each) for plan in plans for each in plan.operands}
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output for x. The pass stays open until `asked` is called with this very
@@ -534,9 +546,8 @@ class ClippedGradients:
             with exact_products(network.device):
                 factors.append(clip_factors(network, self._rule, passed))
                 self._add(passed, factors[-1], gradients)
-        for name in self._group_of:
-            if name not in gradients:
-                gradients[name] = torch.zeros_like(network.parameters[name])
+        for name in [each for each in self._group_of if each not in gradients]:
+            gradients[name] = torch.zeros_like(network.parameters[name])
         if not factors:
             factors = [torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)]
         return ClippedSum(gradients, _joined(factors))
@@ -572,11 +583,11 @@ class ClippedGradients:
             if rows is not None:
                 own = weighted(rows, factors[group]).reshape(operand.shape)
             else:
-                value, cotangent = item.pair
+                value, cotangent = _pair(item) if item.plan.keeps_value else item.pair[1:] * 2
                 if group not in scaled:
                     scaled[group] = cotangent * placed(factors[group], cotangent)
-                own = summed_gradient(network, trained, value, scaled[group])
-            moved = in_parameter(operand, own.to(network.dtype), network.parameters[name].shape)
+                own = self._sums[trained](value, scaled[group])
+            moved = in_parameter(operand, own.to(network.dtype), network.parameters[name])
             gradients[name] = gradients[name] + moved if name in gradients else moved
 
 

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph
-from lipcert.measure.gradient_norms.squares import OUTWARD, Squares, sum_of_squares
+from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.training.clipping.gradients import Asked, ClipRule, factors_of, placed
 from lipcert.training.clipping.probe import slots
 from lipcert.training.modes import DropoutMasks
@@ -135,8 +135,7 @@ class SingleGradients:
             square = Squares.zeros(len(first), first.device)
             for name in names:
                 square = square.plus(sum_of_squares(found[name]))
-            norms = square.upper.sqrt() * OUTWARD
-            factors = factors_of([norms], [group.grad_norm], first.dtype)[:, 0]
+            factors = factors_of([square.upper], [group.grad_norm], first.dtype)[:, 0]
             counts = factors > 0.0
             for name in names:
                 kept = found[name][counts]
