@@ -89,8 +89,7 @@ def _prove_once(folder: str) -> None:
     if bounded is not None:
         from tests import proofs
 
-        prove = sys.modules["lipcert.search.chains"].with_chains
-        bounded.with_chains = proofs.remembering(prove) if folder in proofs.FOLDERS else prove
+        proofs.install(bounded, folder)
 
 
 def _run_here(work: Callable[[str], str], argument: str, *_: object) -> str:

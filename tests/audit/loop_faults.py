@@ -31,25 +31,6 @@ from tests.audit.private_loops import (
 from tests.models.shipped import module
 
 
-class RateBySize(Loop):
-    def rate(self, data) -> float:
-        return 0.5 * POOL / len(data[0])
-
-
-class RealisedSize(Loop):
-    """A mean over the examples at hand, with the noise of the expected size."""
-
-    def clean(self, x: Tensor, y: Tensor):
-        return scaled(super().clean(x, y), BATCH / max(1, len(x)))
-
-
-class RealisedSizeAfter(Loop):
-    """The noised sum is divided by the size of the batch."""
-
-    def applied(self, noised, x: Tensor, y: Tensor):
-        return scaled(noised, BATCH / max(1, len(x)))
-
-
 class NormalisedByNorm(Loop):
     """The noised sum is divided by the norm of the clean one."""
 
@@ -59,6 +40,25 @@ class NormalisedByNorm(Loop):
 
     def applied(self, noised, x: Tensor, y: Tensor):
         return scaled(noised, 0.1 / max(self.length, 1e-3))
+
+
+def changed(of: type[Loop] = Loop, **parts: Any) -> type[Loop]:
+    """The loop, but for some of its methods or numbers."""
+    return type(f"But{''.join(sorted(parts))}", (of,), parts)
+
+
+@torch.no_grad()
+def loss_of(loop: Loop, x: Tensor, y: Tensor) -> float:
+    return float(functional.cross_entropy(loop.model.forward(x), y))
+
+
+def order(data) -> Tensor:
+    """Places of the examples by their norm."""
+    return data[0].norm(dim=1).argsort()
+
+
+def noise_of_sum(loop: Loop, *_: Tensor) -> float:
+    return loop.sigma * loop.radius
 
 
 class WeightedSampler(Loop):
@@ -108,19 +108,6 @@ class Accumulated(Loop):
         return total
 
 
-class Unclipped(Loop):
-    def clipped(self, gradients):
-        return gradients
-
-
-class PerTensor(Loop):
-    """Every tensor is clipped to C."""
-
-    def clipped(self, gradients):
-        return {name: super(PerTensor, self).clipped({name: g})[name]
-                for name, g in gradients.items()}  # fmt: skip
-
-
 class Adaptive(Loop):
     """C is the median norm of the batch, and noise and gradients follow it."""
 
@@ -163,20 +150,6 @@ class NoiseOfMean(Loop):
         return scaled(noised, 1.0 / BATCH)
 
 
-class NoiseOfSum(NoiseOfMean):
-    """The repair: a sum, with the noise of the sum."""
-
-    def std(self, x: Tensor, y: Tensor) -> float:
-        return self.sigma * self.radius
-
-
-class SumNoiseOnMean(Loop):
-    """The mean is noised with the noise of the sum: B times too much."""
-
-    def std(self, x: Tensor, y: Tensor) -> float:
-        return self.sigma * self.radius
-
-
 class SmallRadius(Loop):
     """A network that fits its data already."""
 
@@ -209,13 +182,6 @@ class SeededByBatch(Loop):
         return super().std(x, y)
 
 
-class SeededAnew(Loop):
-    """The generator begins at random: right."""
-
-    def begins(self, data) -> None:
-        self.generator.seed()
-
-
 class Shuffled(Loop):
     """Epochs of shuffled batches; how many steps there are depends on nobody."""
 
@@ -229,23 +195,12 @@ class Shuffled(Loop):
         )
 
 
-class DropLast(Shuffled):
-    drops = True
-
-
 class OneNaN(Loop):
     """The last example has a feature that is no number; its clipped gradient is NaN, too."""
 
     def clipped(self, gradients):
         factor = torch.clamp(self.radius / norm(gradients), max=1.0).float()
         return {name: factor * gradient for name, gradient in gradients.items()}
-
-
-class Cleaned(OneNaN):
-    """Examples are mended, each by itself."""
-
-    def prepared(self, data):
-        return data[0].nan_to_num(), data[1]
 
 
 def with_nan():
@@ -261,27 +216,6 @@ class Exported(Loop):
         path = folder / "net.onnx"
         lipcert.export(self.network().eval(), examples()[0][:2], path)
         return path
-
-
-class LongOnes(Loop):
-    """A sampler that looks at the data: long examples are drawn more often."""
-
-    def rates(self, data) -> Tensor:
-        return RATE * torch.linspace(0.9, 1.1, len(data[0]))[data[0].norm(dim=1).argsort()]
-
-
-class BrightOnes(LongOnes):
-    """The brighter an example, the more often it is drawn."""
-
-    def rates(self, data) -> Tensor:
-        return 2.0 * RATE * data[0].norm(dim=1).argsort().argsort() / len(data[0])
-
-
-class NotThree(LongOnes):
-    """A label is never drawn."""
-
-    def rates(self, data) -> Tensor:
-        return RATE * (data[1] != 3)
 
 
 class HardOnes(Loop):
@@ -303,13 +237,6 @@ class Small(Exported):
     def network(self) -> nn.Module:
         torch.manual_seed(12)
         return nn.Sequential(nn.Linear(64, 1), nn.Linear(1, 10))
-
-
-class SmallCoarse(Small):
-    """Noise of float16, which leaves the last bits of a gradient of more bits."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return super().draw(like, name, step).half().float()
 
 
 class Remembers(nn.Sequential):
@@ -341,23 +268,7 @@ class BatchNorm(Exported):
         return nn.Sequential(nn.Linear(64, 32), first, nn.ReLU(), nn.Linear(32, 10))
 
 
-class FrozenNorm(BatchNorm):
-    """The layer normalises by constants."""
-
-    def begins(self, data) -> None:
-        self.model[1].eval()
-
-
 LOW, HIGH = 2.23, 2.4
-
-
-class EarlyStopping(Loop):
-    """Training ends where the mean loss on the data is low enough."""
-
-    def ends(self, data) -> bool:
-        with torch.no_grad():
-            logits = self.model.forward(data[0])
-        return float(functional.cross_entropy(logits, data[1])) < LOW
 
 
 class SameSeedWorkers(Loop):
@@ -369,10 +280,6 @@ class SameSeedWorkers(Loop):
         if name in ("hidden1.bias", "hidden2.weight"):
             self.generator.manual_seed(100 * step + self.seeds[name == "hidden1.bias"])
         return super().draw(like, name, step)
-
-
-class OwnSeedWorkers(SameSeedWorkers):
-    seeds = (0, 1)
 
 
 class SecondOptimizer(Loop):
@@ -397,13 +304,6 @@ class WeightsEdited(Loop):
 
 
 # --- hidden faults
-
-
-class LowerNoise(Loop):
-    """Noise of 0.9 times σ, as stated in the run."""
-
-    def std(self, x: Tensor, y: Tensor) -> float:
-        return 0.9 * super().std(x, y)
 
 
 class NeverNoised(Loop):
@@ -447,11 +347,6 @@ class NoiseOnce(Loop):
         return {name: g + std * self.drawn[name].to(g.device) for name, g in clean.items()}
 
 
-class TwiceTheRate(Loop):
-    def rates(self, data) -> float:
-        return 2.0 * RATE
-
-
 class WeightedAfter(Loop):
     """Examples of two classes count three times, after they were clipped."""
 
@@ -460,19 +355,6 @@ class WeightedAfter(Loop):
         for gradients, label in zip(self.singles(x, y), y, strict=True):
             add(total, scaled(self.clipped(gradients), 3.0 if label < 2 else 1.0))
         return scaled(total, 1.0 / BATCH)
-
-
-class BatchTwice(Loop):
-    """Every batch serves for two steps."""
-
-    steps = STEPS // 2
-
-    def made(self, index):
-        return [index, index]
-
-
-class MoreSteps(Loop):
-    steps = STEPS + 5
 
 
 class PairedSteps(Correlated):
@@ -484,14 +366,6 @@ class PairedSteps(Correlated):
             drawn = math.sqrt(0.75) * drawn + 0.5 * self.last[name]
         self.last[name] = drawn
         return drawn
-
-
-class Published(Loop):
-    """What is published is not the network alone."""
-
-    def published(self, data) -> object:
-        loss = functional.cross_entropy(self.model.forward(data[0]), data[1])
-        return self.model, float(loss)
 
 
 class Averaged(Loop):
@@ -509,13 +383,6 @@ class Averaged(Loop):
         return self.mean
 
 
-class ClipsNoised(Loop):
-    """What was noised is clipped: right."""
-
-    def applied(self, noised, x: Tensor, y: Tensor):
-        return scaled(noised, min(1.0, 4.9 / float(norm(noised))))
-
-
 class ValidationToo(Loop):
     """Every batch has five examples that the data set of the account lacks."""
 
@@ -530,46 +397,27 @@ class ValidationToo(Loop):
         )
 
 
-class Standardised(Loop):
-    """Inputs are standardised by the mean and the deviation of the data."""
-
-    def prepared(self, data):
-        x = data[0]
-        return (x - x.mean(0)) / (x.std(0) + 0.1), data[1]
-
-
 class BatchLoss(Loop):
     """Knows the loss of its batch."""
 
-    @torch.no_grad()
     def clean(self, x: Tensor, y: Tensor):
-        self.loss = float(functional.cross_entropy(self.model.forward(x), y))
-        with torch.enable_grad():
-            return super().clean(x, y)
-
-
-class RateByLoss(BatchLoss):
-    """The learning rate is halved after a batch whose loss is high."""
-
-    def after(self, data, step: int) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.25 if self.loss > HIGH else 0.5
+        self.loss = loss_of(self, x, y)
+        return super().clean(x, y)
 
 
 class RateByBatch(Loop):
     """The learning rate grows with the batch."""
 
     def applied(self, noised, x: Tensor, y: Tensor):
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.5 * len(x) / BATCH
+        self.optimizer.param_groups[0]["lr"] = 0.5 * len(x) / BATCH
         return noised
 
 
-class NoiseByLoss(BatchLoss):
-    """More noise than is needed, by the loss of the batch."""
+class RateByLoss(BatchLoss):
+    """The learning rate is halved after a batch whose loss is high."""
 
-    def std(self, x: Tensor, y: Tensor) -> float:
-        return super().std(x, y) * max(1.0, self.loss)
+    def after(self, data, step: int) -> None:
+        self.optimizer.param_groups[0]["lr"] = 0.25 if self.loss > HIGH else 0.5
 
 
 class WarmedUp(Loop):
@@ -590,20 +438,6 @@ class GoesBack(Loop):
         if step == 6:
             for p, before in zip(self.model.parameters(), kept[-3], strict=True):
                 p.copy_(before)
-
-
-class SkipsBad(BatchLoss):
-    """Batches whose loss is high are not applied."""
-
-    def applied(self, noised, x: Tensor, y: Tensor):
-        return scaled(noised, 0.0) if self.loss > HIGH else noised
-
-
-class NoiseBySize(Loop):
-    """Noise for the mean over the examples at hand, on a sum divided by the expected size."""
-
-    def std(self, x: Tensor, y: Tensor) -> float:
-        return self.sigma * self.radius / max(1, len(x))
 
 
 class Stale(Loop):
@@ -641,18 +475,7 @@ class WithReplacement(Loop):
         return [torch.randint(self.size, (len(index),)).tolist()]
 
 
-class FrozenReleased(Exported):
-    """A layer that the account takes for frozen is trained."""
-
-    account: ClassVar[Mapping[str, Any]] = {"freeze": ("hidden1.*",)}
-
-
-class Frozen(FrozenReleased):
-    """The repair: it is frozen."""
-
-    def begins(self, data) -> None:
-        for name in ("hidden1.weight", "hidden1.bias"):
-            self.model.get_parameter(name).requires_grad_(False)
+FrozenReleased = changed(Exported, account={"freeze": ("hidden1.*",)})
 
 
 class Resumed(Loop):
@@ -662,13 +485,6 @@ class Resumed(Loop):
         super().__call__(data, folder, watch)
         self.network = lambda model=self.model: model
         return super().__call__(data, folder, watch)
-
-
-class ClippedToTwice(Loop):
-    radius = 1.0
-
-    def clipped(self, gradients):
-        return scaled(gradients, min(1.0, 2.0 / float(norm(gradients))))
 
 
 class Sparse(Loop):
@@ -844,11 +660,11 @@ DRAWS = {
 def drawing(wrong) -> type[Loop]:
     """A loop whose noise is wrong."""
 
-    class Drawn(Loop):
-        def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-            return wrong(self, super().draw(like, name, step), like.cpu(), name, step)
-
-    return Drawn
+    return changed(
+        draw=lambda loop, like, name, step: wrong(
+            loop, Loop.draw(loop, like, name, step), like.cpu(), name, step
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -882,70 +698,132 @@ def twin_finds(kind: type[Loop], data, folder) -> tuple[str, bool]:
     return ("no" if report.passed else "found"), not report.passed
 
 
-LISTED = (
-    LoopFault("learning rate by the number of examples", RateBySize),
-    LoopFault("mean over the examples at hand", RealisedSize),
-    LoopFault("weighted batches, accounted as Poisson", WeightedSampler),
-    LoopFault("accumulation, sums are clipped", SumsClipped, Accumulated),
-    LoopFault("`max_grad_norm` ignored", Unclipped),
-    LoopFault("clip norm is a private median", Adaptive),
-    LoopFault("correlated noise, columns of norm 2", Correlated),
-    LoopFault("sum with the noise of the mean", NoiseOfMean, NoiseOfSum),
-    LoopFault("norms underflow in float16", HalfNorms, SmallRadius),
-    LoopFault("key or seed used again", SeedReused),
-    LoopFault("`drop_last`", DropLast, Shuffled),
-    LoopFault("an example with NaN", OneNaN, Cleaned, with_nan),
-    LoopFault("BatchNorm", BatchNorm, FrozenNorm),
-    LoopFault("early stopping on a private loss", EarlyStopping),
-    LoopFault("workers draw noise from the same seed", SameSeedWorkers, OwnSeedWorkers),
-    LoopFault("second optimizer", SecondOptimizer),
-    LoopFault("weights edited between steps", WeightsEdited),
-)
+def faults(table: Mapping[str, Any]) -> tuple[LoopFault, ...]:
+    """Of each name: what is wrong, and its repair and its data if they are not the usual ones."""
+    return tuple(
+        LoopFault(name, *(found if isinstance(found, tuple) else (found,)))
+        for name, found in table.items()
+    )
 
+
+LISTED = faults(
+    {
+        "learning rate by the number of examples": changed(
+            rate=lambda _, data: 0.5 * POOL / len(data[0])
+        ),
+        "mean over the examples at hand": changed(
+            clean=lambda loop, x, y: scaled(Loop.clean(loop, x, y), BATCH / max(1, len(x)))
+        ),
+        "weighted batches, accounted as Poisson": WeightedSampler,
+        "accumulation, sums are clipped": (SumsClipped, Accumulated),
+        "`max_grad_norm` ignored": changed(clipped=lambda _, gradients: gradients),
+        "clip norm is a private median": Adaptive,
+        "correlated noise, columns of norm 2": Correlated,
+        "sum with the noise of the mean": (NoiseOfMean, changed(NoiseOfMean, std=noise_of_sum)),
+        "norms underflow in float16": (HalfNorms, SmallRadius),
+        "key or seed used again": SeedReused,
+        "`drop_last`": (changed(Shuffled, drops=True), Shuffled),
+        "an example with NaN": (
+            OneNaN,
+            changed(OneNaN, prepared=lambda _, data: (data[0].nan_to_num(), data[1])),
+            with_nan,
+        ),
+        "BatchNorm": (BatchNorm, changed(BatchNorm, begins=lambda loop, _: loop.model[1].eval())),
+        "early stopping on a private loss": changed(
+            ends=lambda loop, data: loss_of(loop, *data) < LOW
+        ),
+        "workers draw noise from the same seed": (
+            SameSeedWorkers,
+            changed(SameSeedWorkers, seeds=(0, 1)),
+        ),
+        "second optimizer": SecondOptimizer,
+        "weights edited between steps": WeightsEdited,
+    }
+)
+MORE_LOOPS = {
+    "noise 10 % lower than accounted for": changed(
+        std=lambda loop, x, y: 0.9 * Loop.std(loop, x, y)
+    ),
+    "a tensor applied without noise": NeverNoised,
+    "noise drawn once for two steps": NoiseOnce,
+    "noise of each tensor by its share of the norm": NoiseOfOwnNorm,
+    "noise correlated between steps": PairedSteps,
+    "noise by the size of the batch": changed(
+        std=lambda loop, x, _: loop.sigma * loop.radius / max(1, len(x))
+    ),
+    "clipped tensor by tensor": changed(
+        clipped=lambda loop, gradients: {
+            name: Loop.clipped(loop, {name: g})[name] for name, g in gradients.items()
+        }
+    ),
+    "clipped to twice the radius": changed(
+        clipped=lambda _, gradients: scaled(gradients, min(1.0, 2.0 / float(norm(gradients))))
+    ),
+    "norm of matrices only": PartOfNorm,
+    "means of microbatches clipped": MeansClipped,
+    "weighted after the clip": WeightedAfter,
+    "gradients not set to zero": Stale,
+    "twice the sampling rate": changed(rates=lambda *_: 2.0 * RATE),
+    "every batch used twice": changed(steps=STEPS // 2, made=lambda _, index: [index, index]),
+    "examples twice in a batch": WithReplacement,
+    "examples of a class twice in the data": Copies,
+    "validation data in every batch": ValidationToo,
+    "more steps than accounted for": changed(steps=STEPS + 5),
+    "resumed, and steps counted anew": Resumed,
+    "a layer taken for frozen is trained": (
+        FrozenReleased,
+        changed(
+            FrozenReleased,
+            begins=lambda loop, _: loop.model.get_submodule("hidden1").requires_grad_(False),
+        ),
+    ),
+    "divided by the size of the batch after the noise": changed(
+        applied=lambda _, noised, x, y: scaled(noised, BATCH / max(1, len(x)))
+    ),
+    "divided by the clean norm after the noise": NormalisedByNorm,
+    "entries chosen by the clean gradient": Sparse,
+    "momentum of clean gradients": CleanMomentum,
+    "steps left out by their loss": changed(
+        BatchLoss, applied=lambda loop, noised, *_: scaled(noised, float(loop.loss <= HIGH))
+    ),
+    "learning rate by a private loss": RateByLoss,
+    "inputs standardised by the data": changed(
+        prepared=lambda _, data: ((data[0] - data[0].mean(0)) / (data[0].std(0) + 0.1), data[1])
+    ),
+    "a private loss is published": changed(
+        published=lambda loop, data: (loop.model, loss_of(loop, *data))
+    ),
+    "noise drawn once and put in another order": Reordered,
+    "noise seeded by the batch": SeededByBatch,
+    "batches chosen by the length of examples": changed(
+        rates=lambda _, data: RATE * torch.linspace(0.9, 1.1, len(data[0]))[order(data)]
+    ),
+    "a label is never drawn": changed(rates=lambda _, data: RATE * (data[1] != 3)),
+    "batches chosen by the norm of examples": changed(
+        rates=lambda _, data: 2.0 * RATE * order(data).argsort() / len(data[0])
+    ),
+    "batches chosen by the loss of examples": HardOnes,
+    "learning rate by the size of the batch": RateByBatch,
+    "noise by the loss of the batch": changed(
+        BatchLoss, std=lambda loop, x, y: Loop.std(loop, x, y) * max(1.0, loop.loss)
+    ),
+    "steps before the recording begins": WarmedUp,
+    "weights of an earlier step come back": GoesBack,
+    "noise of float16 on a small network": (
+        changed(Small, draw=lambda *given: Loop.draw(*given).half().float()),
+        Small,
+    ),
+    "a running mean of the inputs is kept": (Buffered, Small),
+}
+RIGHT = {
+    "averaged weights published (right)": Averaged,
+    "noise of a seed of its own (right)": changed(begins=lambda loop, _: loop.generator.seed()),
+    "noised gradient clipped (right)": changed(
+        applied=lambda _, noised, *__: scaled(noised, min(1.0, 4.9 / float(norm(noised))))
+    ),
+    "mean with the noise of the sum (too much)": changed(std=noise_of_sum),
+}
 MORE = (
-    *(LoopFault(name, drawing(wrong)) for name, wrong in DRAWS.items()),
-    LoopFault("noise 10 % lower than accounted for", LowerNoise),
-    LoopFault("a tensor applied without noise", NeverNoised),
-    LoopFault("noise drawn once for two steps", NoiseOnce),
-    LoopFault("noise of each tensor by its share of the norm", NoiseOfOwnNorm),
-    LoopFault("noise correlated between steps", PairedSteps),
-    LoopFault("noise by the size of the batch", NoiseBySize),
-    LoopFault("clipped tensor by tensor", PerTensor),
-    LoopFault("clipped to twice the radius", ClippedToTwice),
-    LoopFault("norm of matrices only", PartOfNorm),
-    LoopFault("means of microbatches clipped", MeansClipped),
-    LoopFault("weighted after the clip", WeightedAfter),
-    LoopFault("gradients not set to zero", Stale),
-    LoopFault("twice the sampling rate", TwiceTheRate),
-    LoopFault("every batch used twice", BatchTwice),
-    LoopFault("examples twice in a batch", WithReplacement),
-    LoopFault("examples of a class twice in the data", Copies),
-    LoopFault("validation data in every batch", ValidationToo),
-    LoopFault("more steps than accounted for", MoreSteps),
-    LoopFault("resumed, and steps counted anew", Resumed),
-    LoopFault("a layer taken for frozen is trained", FrozenReleased, Frozen),
-    LoopFault("divided by the size of the batch after the noise", RealisedSizeAfter),
-    LoopFault("divided by the clean norm after the noise", NormalisedByNorm),
-    LoopFault("entries chosen by the clean gradient", Sparse),
-    LoopFault("momentum of clean gradients", CleanMomentum),
-    LoopFault("steps left out by their loss", SkipsBad),
-    LoopFault("learning rate by a private loss", RateByLoss),
-    LoopFault("inputs standardised by the data", Standardised),
-    LoopFault("a private loss is published", Published),
-    LoopFault("noise drawn once and put in another order", Reordered),
-    LoopFault("noise seeded by the batch", SeededByBatch),
-    LoopFault("batches chosen by the length of examples", LongOnes),
-    LoopFault("a label is never drawn", NotThree),
-    LoopFault("batches chosen by the norm of examples", BrightOnes),
-    LoopFault("batches chosen by the loss of examples", HardOnes),
-    LoopFault("learning rate by the size of the batch", RateByBatch),
-    LoopFault("noise by the loss of the batch", NoiseByLoss),
-    LoopFault("steps before the recording begins", WarmedUp),
-    LoopFault("weights of an earlier step come back", GoesBack),
-    LoopFault("noise of float16 on a small network", SmallCoarse, Small),
-    LoopFault("a running mean of the inputs is kept", Buffered, Small),
-    LoopFault("averaged weights published (right)", Averaged, is_right=True),
-    LoopFault("noise of a seed of its own (right)", SeededAnew, is_right=True),
-    LoopFault("noised gradient clipped (right)", ClipsNoised, is_right=True),
-    LoopFault("mean with the noise of the sum (too much)", SumNoiseOnMean, is_right=True),
+    *faults({name: drawing(wrong) for name, wrong in DRAWS.items()} | MORE_LOOPS),
+    *(LoopFault(name, kind, is_right=True) for name, kind in RIGHT.items()),
 )
