@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -173,8 +173,7 @@ class Recorder:
             self._see_loss(keywords.get("reduction", default), given, result)
             return result
 
-        wrapped: Any = watched
-        return wrapped  # type: ignore[no-any-return]
+        return cast("_Loss", watched)
 
     def wrap_loader(
         self, loader: _Loader, *, sampler: str | None = None, rate: float | None = None
@@ -183,8 +182,7 @@ class Recorder:
 
         sampler, rate: as for `batch`, which need not be called then.
         """
-        words = described(sampler=sampler, rate=rate)
-        self._drawn = Drawn.of(loader), words
+        self._drawn = Drawn.of(loader), described(sampler=sampler, rate=rate)
         self._hooks.append(self._drawn[0])
         return loader
 
@@ -248,9 +246,9 @@ class Recorder:
     ) -> None:
         """Record gradients by parameter name, before or after the noise, in the same units.
 
-        Nothing is recorded unless the step is detailed. In a twin run the noised gradients are
-        replaced in place: give the tensors that the optimizer uses, or those that its gradients are
-        views of.
+        Each once for a step of the optimizer: its micro-batches have one sum. Nothing is recorded
+        unless the step is detailed. In a twin run the noised gradients are replaced in place: give
+        the tensors that the optimizer uses, or those that its gradients are views of.
         """
         twin = tape.current()
         if clean is not None:
@@ -291,10 +289,15 @@ class Recorder:
         )
 
     def _show(self, **gradients: Mapping[str, Tensor]) -> None:
-        if self._flight.detailed:
-            blobs = {kind: self._gradient_blob(shown) for kind, shown in gradients.items()}
-            known = self._flight.known
-            known["gradients"] = replace(known.get("gradients", Gradients()), **blobs)
+        known = self._flight.known
+        for kind, given in gradients.items() if self._flight.detailed else ():
+            seen = known.get("gradients", Gradients())
+            if kind != "applied" and getattr(seen, kind) is not None:
+                raise UsageError(
+                    f"recorder: gradients({kind}=…) was given twice for step {self.step}: give one "
+                    "sum, of all micro-batches and tensors, and call optimizer.step() after it"
+                )
+            known["gradients"] = replace(seen, **{kind: self._gradient_blob(given)})
 
     def parameter_names(self) -> dict[nn.Parameter, str]:
         """Return the names that parameters have in the trace."""
@@ -434,8 +437,7 @@ class Recorder:
             return None
         flight = self._begin()
         known = flight.known
-        if "arithmetic" not in known:
-            known["arithmetic"] = observation.arithmetic_of(self._first)
+        known.setdefault("arithmetic", observation.arithmetic_of(self._first))
         known["learning_rates"] = tuple(float(group["lr"]) for group in optimizer.param_groups)
         if flight.detailed:
             known["optimizer"] = self._optimizer(optimizer)
@@ -458,13 +460,11 @@ class Recorder:
         return (arguments[0], watched, *arguments[2:]), keywords
 
     def _see_applied(self) -> None:
-        named = self._model.named_parameters() if self._flight.detailed else ()
-        seen = {name: p.grad for name, p in named if p.grad is not None}
+        seen = {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
         if seen:
             self._show(applied=seen)
 
-    def _after_step(self, *unused: object) -> None:
-        del unused
+    def _after_step(self, *_: object) -> None:
         self._depth -= 1
         if self._depth > 0:
             return

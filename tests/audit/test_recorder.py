@@ -268,6 +268,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         recorder.batch(index=[1, 2])
     with pytest.raises(UsageError, match="no parameter 'w'"):
         recorder.gradients(clean={"w": torch.zeros(1)})
+    for kind in ("clean", "noised"):
+        recorder.gradients(**{kind: {"0.bias": torch.zeros(8)}})
+        with pytest.raises(UsageError, match=rf"gradients\({kind}=…\) was given twice for step 0"):
+            recorder.gradients(**{kind: {"4.bias": torch.zeros(3)}})
     for wrong in ("every", "detail"):
         with pytest.raises(UsageError, match=wrong):
             lipcert.Recorder(tmp_path / "u", model, optimizer, **{wrong: 0})

@@ -7,7 +7,11 @@ and the state with which it begins the next step is what this one left, or 0, or
 of the first step. Between the optimizer and the next step a constrained parameter may have been
 projected (`is_projection`). After an interruption a run may go back to any weights that it had
 before: those were released. Without one this is inconclusive, since the choice may be private; so
-is an optimizer whose steps cannot be repeated, where an ε is claimed.
+is an optimizer whose steps cannot be repeated, where an ε is claimed. Post-processing of released
+weights is private if its numbers are; nothing shows that they are, so what looks like it is
+inconclusive: a projection that no constraint accounts for, entries set to 0, and between steps all
+tensors on lines through one of the last 12 recorded weights, as after averaging (Lookahead). A
+second optimizer leaves these lines: its direction is not that of the recorded updates.
 Compared: weights of neighbouring steps; and, at detailed steps of an optimizer of `torch.optim`,
 the weights a after it with r, what torch computes from the recorded tensors (see below):
 
@@ -16,10 +20,11 @@ the weights a after it with r, what torch computes from the recorded tensors (se
 for each tensor of the weights, buffers and state, r computed in float64 and r' in the recorded
 type, u its unit roundoff, w the weights before. Kernels differ in the order of a few operations on
 each entry. False alarms: none, unless the run changes weights by something other than its optimizer
-and projections of these forms. Two cases are inconclusive: a convolution with a spectral
-constraint, which may have been projected in another way, and buffers, which the bounds cover only
-as far as they are constants of the file. Statistics of a layer that normalises by its batch are a
-violation (LC316): examples of a batch influence each other.
+and these forms, or averages them with weights that were not recorded. Two more cases are
+inconclusive: a convolution with a spectral constraint, which may have been projected in another
+way, and buffers, which the bounds cover only as far as they are constants of the file. Statistics
+of a layer that normalises by its batch are a violation (LC316): examples of a batch influence each
+other.
 
 Not seen: steps between recorded ones. The report counts them.
 
@@ -104,11 +109,11 @@ def updates_of(step: Step, place: str = "") -> Mapping[str, Updated] | CheckRepo
 
 def _class(name: str) -> Any:
     """Return the optimizer of torch of this full name."""
-    for own, kind in vars(torch.optim).items():
-        is_class = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-        if is_class and own not in _EXCLUDED and f"{kind.__module__}.{kind.__qualname__}" == name:
-            return kind
-    return None
+    own = name.rpartition(".")[2]
+    kind: Any = vars(torch.optim).get(own)
+    is_class = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    is_named = is_class and f"{kind.__module__}.{kind.__qualname__}" == name
+    return kind if is_named and own not in _EXCLUDED else None
 
 
 def _stepped(
@@ -157,20 +162,15 @@ def _stepped(
 
 def _options(kind: Any, options: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
     """Return the recorded options that the class takes, in its types."""
-    found: dict[str, Any] = {}
-    for name, parameter in inspect.signature(kind).parameters.items():
-        if name in options and name not in _KERNELS:
-            found[name] = _cast(parameter.default, options[name])
-        elif name in _KERNELS:
-            found[name] = False
-    return found
+    taken = inspect.signature(kind).parameters
+    own = options.keys() & taken.keys()
+    found = {name: _cast(taken[name].default, options[name]) for name in own}
+    return found | dict.fromkeys(_KERNELS & taken.keys(), False)
 
 
 def _cast(default: object, numbers: tuple[float, ...]) -> object:
-    if not numbers:
-        return None
-    if isinstance(default, tuple):
-        return tuple(numbers)
+    if not numbers or isinstance(default, tuple):
+        return numbers or None
     if isinstance(default, bool):
         return bool(numbers[0])
     is_whole = isinstance(default, int) and numbers[0].is_integer()
@@ -191,6 +191,11 @@ _CHECK: Final = Check(
 _REPEATED: Final = replace(_CHECK, remedy="train with SGD, AdamW or the like of torch.optim")
 _MOVING: Final = ("_u", "_v")
 """buffers of power iterations"""
+_RECENT: Final = 12
+"""Most weights, the latest, that are tried as the other end of an average."""
+_PROJECTED: Final = ", as a projection onto a constraint would, but none is accounted for"
+_PRUNED: Final = ", as setting entries to 0 would, but nothing shows how they were chosen"
+_AVERAGED: Final = ", as averaging with earlier weights would, but nothing shows with what factor"
 _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0
 
@@ -199,9 +204,8 @@ _ROUNDINGS: Final = 16.0
 def chain(run: RecordedRun) -> Iterator[Finding]:
     """Report each place where weights do not follow, or one pass, with the gaps."""
     found = _Chain(run)
-    reports: list[Finding] = []
-    if any(step.weights_before for step in run.steps):
-        reports = [item for rank in run.trace.ranks for item in found.followed(rank)]
+    ranks = run.trace.ranks if any(step.weights_before for step in run.steps) else ()
+    reports = [item for rank in ranks for item in found.followed(rank)]
     yield from reports
     if found.updates or found.links:
         yield _CHECK.passed(found.message())
@@ -218,6 +222,29 @@ def _longest(numbers: list[int]) -> list[int]:
     return max(([number for _, number in run] for _, run in runs), key=len, default=[])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Change:
+    """A tensor where it should be and where it is; slack: a distance that rounding explains."""
+
+    name: str
+    source: FloatArray
+    target: FloatArray
+    unit: float
+    slack: float = 0.0
+
+    @property
+    def off(self) -> float:
+        """The distance between the two."""
+        return _distance(self.target, self.source)
+
+    @np.errstate(invalid="ignore")
+    def is_towards(self, other: FloatArray) -> bool:
+        """Whether the target lies on the line to other weights, but for 16 roundings."""
+        way, moved = (x.reshape(1, -1) - self.source.reshape(1, -1) for x in (other, self.target))
+        allowed = _ROUNDINGS * self.unit * (norm_of(other) + norm_of(self.target))
+        return norm_of(moved - _factors(way, moved)) <= allowed
+
+
 class _Chain:
     """Follows the steps of each rank, one after another, and counts what could be compared.
 
@@ -226,7 +253,7 @@ class _Chain:
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
-        self._known: set[str] = set()
+        self._known: dict[str, Blob] = {}
         self._last: Step | None = None
         self._state: Mapping[str, Updated] = {}
         self._resumed = False
@@ -241,7 +268,7 @@ class _Chain:
 
     def followed(self, rank: int) -> Iterator[Finding]:
         """Report each place where something else happened."""
-        self._known, self._last, self._state, self._resumed = set(), None, {}, False
+        self._known, self._last, self._state, self._resumed = {}, None, {}, False
         for event in self._run.trace.events(rank):
             if isinstance(event, Resume):
                 self._resumed = True
@@ -250,7 +277,7 @@ class _Chain:
                 yield from self._state_kept(event)
                 yield from self._within(event)
                 for blob in (event.weights_before, event.weights_start, event.weights_after):
-                    self._known |= set() if blob is None else {blob.sha256}
+                    self._known |= {} if blob is None else {blob.sha256: blob}
                 self._last, self._resumed = event, False
 
     def message(self) -> str:
@@ -332,19 +359,20 @@ class _Chain:
         if end == start:
             return
         first, second = end.tensors(), start.tensors()
-        for name in first:
-            is_kept = first[name].tobytes() == second[name].tobytes()
-            if is_kept or self._counts(name, first[name], second[name], step):
-                continue
-            source, target = exact(first[name]), exact(second[name])
-            unit = stored_roundoff(step, second[name])
-            is_moved = is_projection(source, target, unit)
-            if name in self._kinds and is_moved:
-                self.projected += 1
-                continue
-            off = _distance(target, source)
-            text = f"{name!r} changed {place}, by {off:.4g} of {norm_of(source):.4g}"
-            yield self._fault(name, place, text, (off, 0.0), source.ndim, is_moved=is_moved)
+        changes = [
+            _Change(name, exact(first[name]), exact(array), stored_roundoff(step, array))
+            for name, array in second.items()
+            if first[name].tobytes() != array.tobytes()
+            and not self._counts(name, first[name], array, step)
+        ]
+        found = [(change, why) for change in changes if (why := self._form(change)) is not None]
+        recent = list(self._known.values())[-_RECENT:] if "" in dict(found).values() else []
+        for earlier in map(Blob.tensors, recent):
+            if all(change.is_towards(exact(earlier[change.name])) for change, _ in found):
+                found = [(change, _AVERAGED) for change, _ in found]
+        for change, why in found:
+            text = f"{change.name!r} changed {place}, by {change.off:.4g} of "
+            yield self._fault(change, place, f"{text}{norm_of(change.source):.4g}", why)
 
     def _within(self, step: Step) -> Iterator[Finding]:
         """Compare the end of a step with the update computed from its beginning."""
@@ -371,31 +399,25 @@ class _Chain:
         for name in first:
             if name in skipped or self._counts(name, first[name], second[name], step):
                 continue
-            unit = stored_roundoff(step, second[name])
-            source, target = exact(first[name]), exact(second[name])
-            slack = 0.0
-            if name in updates:
-                update = updates[name]
-                slack, source = _slack(update, source, unit), update.exact
-            off = _distance(target, source)
-            if off <= slack:
-                continue
-            is_moved = is_projection(source, target, unit, slack)
-            if name in self._kinds and is_moved:
-                self.projected += 1
-                continue
+            source, slack, unit = exact(first[name]), 0.0, stored_roundoff(step, second[name])
             what = "what it was, though the optimizer does not train it"
             if name in updates and step.optimizer is not None:
+                slack, source = _slack(updates[name], source, unit), updates[name].exact
                 what = f"what {step.optimizer.kind} computes from its gradient"
-            yield self._fault(
-                name,
-                place,
-                f"after {place} {name!r} is {off:.4g} away from {what}, where rounding explains "
-                f"{slack:.2g}",
-                (off, slack),
-                target.ndim,
-                is_moved=is_moved and name in updates,
-            )
+            change = _Change(name, source, exact(second[name]), unit, slack)
+            if change.off <= slack or (why := self._form(change)) is None:
+                continue
+            text = f"after {place} {name!r} is {change.off:.4g} away from {what}, where rounding "
+            yield self._fault(change, place, f"{text}explains {slack:.2g}", why)
+
+    def _form(self, change: _Change) -> str | None:
+        """Return which post-processing explains a change; None if a constraint accounts for it."""
+        source, target = change.source, change.target
+        if is_projection(source, target, change.unit, change.slack):
+            self.projected += change.name in self._kinds
+            return None if change.name in self._kinds else _PROJECTED
+        kept = target != 0.0
+        return _PRUNED if _distance(target[kept], source[kept]) <= change.slack else ""
 
     def _counts(self, name: str, before: Array, after: Array, step: Step) -> bool:
         """Whether it is a buffer of `_MOVING`, or counts steps or passes, at all places alike."""
@@ -404,28 +426,18 @@ class _Chain:
         known = len(added) == 1 and added <= {1, len(step.batches)}
         return name not in self._run.trace.manifest.parameters and (known or name.endswith(_MOVING))
 
-    def _fault(
-        self,
-        name: str,
-        place: str,
-        message: str,
-        numbers: tuple[float, float],
-        axes: int,
-        *,
-        is_moved: bool,
-    ) -> CheckReport:
-        """Report a fault.
-
-        axes: of the tensor; more than two are those of a convolution. is_moved: whether a
-        projection onto a constraint that is not accounted for explains it.
-        """
-        is_parameter = name in self._run.trace.manifest.parameters
+    def _fault(self, change: _Change, place: str, message: str, why: str) -> CheckReport:
+        """Report a fault; why: which post-processing explains it, if any does."""
+        name = change.name
         mixes = name.endswith(STATISTICS)
-        odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral") or is_moved
-        message += ", as a projection onto a constraint would, but none is accounted for" * is_moved
-        verdict = Verdict.INCONCLUSIVE if odd and not mixes else Verdict.VIOLATION
-        check = MIXING if mixes else _CHECK
-        return check.failed(message, f"{place}, {name}", numbers, verdict=verdict)
+        is_coarse = change.source.ndim > 2 and self._kinds.get(name) == "spectral"
+        odd = why or is_coarse or name not in self._run.trace.manifest.parameters
+        return (MIXING if mixes else _CHECK).failed(
+            message + why,
+            f"{place}, {name}",
+            (change.off, change.slack),
+            verdict=Verdict.INCONCLUSIVE if odd and not mixes else Verdict.VIOLATION,
+        )
 
 
 def _distance(target: FloatArray, source: FloatArray) -> float:
