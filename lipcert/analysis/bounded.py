@@ -53,7 +53,7 @@ from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence, NormLines
 from lipcert.search.norms import find_norms
-from lipcert.search.prover import Derived
+from lipcert.search.prover import Derived, serving
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import check_patterns
 
@@ -202,6 +202,8 @@ def bounded(
     model: ImportedModel,
     settings: Settings,
     observe: Progress | None = None,
+    *,
+    every_step: bool = True,
 ) -> Bounded:
     """Return certified bounds of a network under the settings.
 
@@ -209,6 +211,7 @@ def bounded(
         model: the imported network.
         settings: the settings of the run.
         observe: is called with progress.
+        every_step: whether `stretches` has the norms of steps that change no bound, too.
 
     Raises:
         UsageError: if the settings do not fit the model (unknown parameter names, a loss that the
@@ -230,7 +233,7 @@ def bounded(
     tensors = tensors_of(graph, reading.model, program, model.scattered, left_out)
     missing = left_out - stored_tensors(reading.model).keys()
     file = _File(graph, reading.model, replace(reading, program=program), tensors, missing)
-    return _derived(file, settings, observe, shared=Shared())
+    return _derived(file, settings, observe, shared=Shared(), every_step=every_step)
 
 
 @one_thread()
@@ -270,6 +273,7 @@ def _derived(
     *,
     shared: Shared,
     lines_of: Bounded | None = None,
+    every_step: bool = True,
 ) -> Bounded:
     """Derive the bounds of a network under the settings."""
     reading, tensors = file.reading, file.tensors
@@ -307,7 +311,9 @@ def _derived(
             with suppress(NotProved):
                 proof = Proof(program, premises, scope, ENGINES["float"])
                 return lines_of.norms, lines_of.derived.again(proof)
-        norms = find_norms(program, scope, settings.tier, _step_counter(observe, program))
+        changes = serving(program, premises, scope)
+        asked = (lambda row: len(row) == 1 or changes(row)) if every_step else changes
+        norms = find_norms(program, scope, settings.tier, observe, asked)
         evidence = Evidence(scope, norms, settings.tier)
         return norms, with_chains(program, premises, evidence, observe)
 
@@ -391,15 +397,3 @@ def _with_trained(graph: Graph, settings: Settings) -> Graph:
         for name, parameter in graph.parameters.items()
     }
     return replace(graph, parameters=trained)
-
-
-def _step_counter(observe: Progress | None, program: Program) -> Callable[[str], None]:
-    done, steps = 0, len(program.steps)
-
-    def step(value: str) -> None:
-        nonlocal done
-        done += 1
-        if observe is not None:
-            observe(value, done, max(done, steps))
-
-    return step

@@ -34,11 +34,9 @@ from lipcert.core.token_kinds import Add, Scale, Shift
 from lipcert.core.window_kinds import AveragePool, Conv
 from lipcert.process.threads import worker_pool
 from lipcert.search.eigenvalues import Array, spectral_norm, strips_norm
-from lipcert.search.evidence import NormLines
+from lipcert.search.evidence import NormLines, Observer
 from lipcert.search.torus import torus_norm
 from lipcert.settings.values import TierName
-
-Observer = Callable[[str], None]
 
 ROOMS: Final = (4e-8, 1e-6, 1e-4, 1e-2)
 """Relative margins added to a proposal: arithmetic of finite precision proves nothing to the last
@@ -153,33 +151,30 @@ def find_norms(
     program: Program,
     scope: ScopeClaim,
     tier: TierName,
-    observe: Observer,
+    observe: Observer | None = None,
+    serves: Callable[[tuple[Step, ...]], bool] = lambda _: True,
 ) -> NormLines:
     """Return norms of all linear steps whose weights the scope leaves unchanged, and of runs.
 
-    observe: is called with the output of every step or run that is done.
+    serves: whether the norm of a step, a run, or matrices that read one value is wanted.
     """
     free = frozenset(scope.trained if scope.kind == "constraint-set" else ())
-    candidates = tuple(_candidates(program, free))
+    candidates = tuple(filter(serves, _candidates(program, free)))
     steps: list[StepNorm] = []
     runs: list[RunNorm] = []
     with worker_pool() as pool:
-
-        def proved(row: tuple[Step, ...]) -> Claim | None:
-            return proved_claim(row, program, tier)
-
-        def stack(row: tuple[Step, ...]) -> StackNorm | None:
-            return proved_stack(row, program, tier)
-
-        for row, claim in zip(candidates, pool.map(proved, candidates), strict=True):
-            observe(row[-1].output)
+        claims = pool.map(partial(proved_claim, program=program, tier=tier), candidates)
+        for done, (row, claim) in enumerate(zip(candidates, claims, strict=True), 1):
+            if observe is not None:
+                observe(row[-1].output, done, len(candidates))
             said = {} if claim is None else {"bound": claim.bound, **asdict(claim.witness)}
             if said and len(row) > 1:
                 runs.append(RunNorm(values=tuple(step.output for step in row), **said))
             elif said:
                 steps.append(StepNorm(value=row[-1].output, **said))
-        stacks = [line for line in pool.map(stack, _stacks(program, free)) if line]
-    return (*steps, *runs, *stacks)
+        beside = filter(serves, _stacks(program, free))
+        stacks = pool.map(partial(proved_stack, program=program, tier=tier), beside)
+    return (*steps, *runs, *filter(None, stacks))
 
 
 def proved_claim(row: tuple[Step, ...], program: Program, tier: TierName) -> Claim | None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import is_relu, rule_of, tensors_read
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
@@ -65,6 +67,8 @@ ROOM: Final = 2.0**-24
 between machines, and the exact number would hold on one of them only."""
 _LARGEST_SETS: Final = 256
 """Most row sets of a matrix whose norms are computed one by one."""
+_TINY: Final = 2.0**-100
+"""Below any norm in use; 0 would make ranges of unbounded numbers unknown."""
 FoundT = TypeVar("FoundT")
 _Key = tuple[int, object]
 
@@ -234,6 +238,32 @@ def derive(
 ) -> Derived:
     """Return all bounds of a network with one loss."""
     return Prover(program, premises, evidence, observe).derived(proposals or Proposals())
+
+
+def serving(
+    program: Program, premises: Premises, scope: ScopeClaim
+) -> Callable[[Sequence[Step]], bool]:
+    """Return whether the norms of steps may change a bound.
+
+    They do not if neither what the first step reads nor the cotangent of an output is bounded. This
+    is asked with tiny norms: what has a bound with larger ones has one here, too. Everything serves
+    if all weights are held, or if tiny norms contradict what else is known.
+    """
+    prover = Prover(program, premises, Evidence(scope, tier="quick"))
+    prover.proof.norms.update((step.output, _TINY) for step in program.steps)
+    with suppress(ValueError):
+        if not prover.proof.free <= {item.tensor for item in scope.constraints}:
+            facts = prover.derived(Proposals()).facts
+            rows = [row for way in prover.proof.passes.values() for row in way.cotangents.items()]
+            known = {value for value, cotangent in rows if cotangent != Cotangent(math.inf)}
+
+            def serves(row: Sequence[Step]) -> bool:
+                read = facts[row[0].inputs[0]]
+                least = min(read.row_spread, read.column_spread, read.token_norm)
+                return least < math.inf or any(step.output in known for step in row)
+
+            return serves
+    return lambda _: True
 
 
 def _holds(asked: Callable[..., object], *given: object) -> bool:

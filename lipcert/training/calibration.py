@@ -77,7 +77,7 @@ def calibrated(
     plan = plan_of(settings)
     if plan is None:
         raise UsageError("training: the settings describe no run")
-    found = bounded(model, settings, observe)
+    found = bounded(model, settings, observe, every_step=False)
     multiplier = planned_multiplier(plan, settings, found.groups)
     return _calibration(found, settings, plan, multiplier)
 

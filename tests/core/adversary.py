@@ -141,7 +141,7 @@ def random_setting(
         program = with_clips(program, clip)
     evidence = Evidence(scope)
     if witnesses:
-        evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
+        evidence = Evidence(scope, find_norms(program, scope, "fast"))
     derived = (with_chains if witnesses else derive)(program, premises, evidence)
     return Setting(proto, program, premises, scope, derived)
 

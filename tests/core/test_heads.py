@@ -37,7 +37,7 @@ def bounds(proto, parts: list[LossPart], clip: float | None = None):
     program = lower(read(proto), *(item.output for item in parts))
     scope = ScopeClaim("point", tuple(sorted(stored(proto))), ())
     scope = replace(scope, trained=tuple(n for n in scope.trained if n.endswith((".w", ".b"))))
-    evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
+    evidence = Evidence(scope, find_norms(program, scope, "fast"))
     return with_chains(program, premises(parts, clip), evidence)
 
 

@@ -321,7 +321,7 @@ def proved(shapes: dict[str, Shape], steps, premises, value: str) -> Chain:
     """With all norms and facts of steps from "x" up to scores, and the cotangent of these."""
     program = Program("x", steps[-1].output, shapes, tuple(steps), Place(0), ())
     scope = ScopeClaim("point", (), ())
-    found = find_norms(program, scope, "fast", lambda _: None)
+    found = find_norms(program, scope, "fast")
     proof = Proof(program, premises, scope, ENGINES["float"])
     facts: list[Line] = [StepFact(value=step.output, step=rule_of(step.op)) for step in steps]
     lines = (*found, InputFact(value="x"), *facts)

@@ -140,7 +140,7 @@ def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None):
 
 
 def derived(program, premises: Premises, scope: ScopeClaim):
-    evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
+    evidence = Evidence(scope, find_norms(program, scope, "fast"))
     return with_chains(program, premises, evidence)
 
 

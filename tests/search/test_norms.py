@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.certificate import ScopeClaim
+from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.interval import Interval
 from lipcert.core.lines.norms import StepNorm, norm_holds
 from lipcert.core.lines.runs import RunNorm
@@ -22,8 +22,11 @@ from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.reader.model import read_model
 from lipcert.search import norms
+from lipcert.search.evidence import Evidence
 from lipcert.search.norms import Claim, find_norms, proposals
+from lipcert.search.prover import derive, serving
 from tests.core.norms.convolutions import applied, convolutions, window_of
+from tests.search.test_chains import PREMISES
 
 MODELS = Path(__file__).parents[2] / "models"
 POINT = ScopeClaim("point", (), ())
@@ -160,13 +163,17 @@ def test_what_overflows_is_not_proposed():
 
 @pytest.fixture(name="program", scope="module")
 def _program():
-    model = read_model(MODELS / "digits_resnet_groupnorm.onnx")
+    return read("digits_resnet_groupnorm")
+
+
+def read(name):
+    model = read_model(MODELS / f"{name}.onnx")
     return lower(model, model.outputs[-1])
 
 
 @pytest.fixture(name="found", scope="module")
 def _found(program):
-    return find_norms(program, POINT, "fast", lambda _: None)
+    return find_norms(program, POINT, "fast")
 
 
 def holds(steps, claim, program):
@@ -197,7 +204,7 @@ def test_every_linear_step_of_a_network_has_a_proved_norm(program, found):
 
 def test_progress_names_every_step_and_run(program, found):
     seen = []
-    find_norms(program, POINT, "quick", seen.append)
+    find_norms(program, POINT, "quick", lambda value, *_: seen.append(value))
     assert set(linear_steps(program)) <= set(seen)
     assert len(seen) >= len(of_steps(found)) + len(of_runs(found))
 
@@ -206,9 +213,30 @@ def test_free_weights_need_no_norms(program, found):
     (first, *_) = linear_steps(program)
     step = next(step for step in program.steps if step.output == first)
     name = next(iter(step.op.weight.sources))
-    few = find_norms(program, ScopeClaim("constraint-set", (name,), ()), "quick", lambda _: None)
+    few = find_norms(program, ScopeClaim("constraint-set", (name,), ()), "quick")
     assert list(of_steps(few)) == linear_steps(program)[1:]
     assert not any(first in run.values for run in of_runs(few))
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+@pytest.mark.parametrize("known", ["nothing", "input", "weights"])
+def test_norms_that_are_not_asked_for_change_no_bound(free, known):
+    """One of three layers may have any weights: norms above it serve the pull down to it."""
+    program = read("digits_cnn")
+    steps = {step.output: step for step in program.steps}
+    (name,) = steps[linear_steps(program)[free]].op.weight.sources
+    held = (Constraint(name, "spectral", 1.0),) if known == "weights" else ()
+    scope = ScopeClaim("constraint-set", (name,), held)
+    premises = replace(PREMISES, input_norm=1.0 if known == "input" else None, input_box=None)
+    every = find_norms(program, scope, "quick")
+    few = find_norms(program, scope, "quick", serves=serving(program, premises, scope))
+    dropped = set(of_steps(every)) - set(of_steps(few))
+    assert dropped == set(linear_steps(program)[:free] if known == "nothing" else ())
+    one, other = (derive(program, premises, Evidence(scope, lines)) for lines in (every, few))
+    assert one.gradients == other.gradients
+    assert one.lipschitz == other.lipschitz
+    for before, after in ((one.facts, other.facts), (one.cotangents, other.cotangents)):
+        assert {v: x.norm for v, x in before.items()} == {v: x.norm for v, x in after.items()}
 
 
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
@@ -219,7 +247,7 @@ def test_a_peak_that_was_missed_costs_room_and_no_bound(program, found, error, m
         return tuple(c._replace(bound=c.bound * (1.0 - error)) for c in proposals(kernel, tier))
 
     monkeypatch.setattr(norms, "proposals", low)
-    again = find_norms(program, POINT, "fast", lambda _: None)
+    again = find_norms(program, POINT, "fast")
     assert list(of_steps(again)) == list(of_steps(found))
     for value, claim in of_steps(again).items():
         truth = of_steps(found)[value].bound / (1.0 + norms.ROOMS[0])
@@ -232,7 +260,7 @@ def test_another_method_takes_the_place_of_one_that_fails(program, found, monkey
         return (wrong, *proposals(kernel, "quick"))
 
     monkeypatch.setattr(norms, "proposals", broken)
-    again = find_norms(program, POINT, "fast", lambda _: None)
+    again = find_norms(program, POINT, "fast")
     assert list(of_steps(again)) == list(of_steps(found))
     for value, claim in of_steps(again).items():
         assert claim.bound >= of_steps(found)[value].bound * (1.0 - 1e-7)
@@ -242,4 +270,4 @@ def test_what_cannot_be_proved_is_left_out(program, monkeypatch):
     """The search proposes what is false."""
     lies = (Claim(1e-6, NormWitness("windows")),)
     monkeypatch.setattr(norms, "proposals", lambda kernel, tier: lies)
-    assert find_norms(program, POINT, "fast", lambda _: None) == ()
+    assert find_norms(program, POINT, "fast") == ()
