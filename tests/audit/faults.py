@@ -27,19 +27,6 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, path_of
 
-__all__ = [
-    "CLAIM_FAULTS",
-    "LOOSE",
-    "SUBJECTS",
-    "TIGHT",
-    "Caught",
-    "ClaimFault",
-    "Subject",
-    "caught",
-    "cells_of",
-    "report_of",
-]
-
 CPU = torch.device("cpu")
 BATCH = 64
 

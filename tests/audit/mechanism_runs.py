@@ -32,20 +32,6 @@ from tests.networks import chain, trained
 from tests.ops import Activation, Dense
 from tests.plans import planned
 
-__all__ = [
-    "BATCH",
-    "HELD",
-    "RIGHT",
-    "SIGMA",
-    "STEPS",
-    "Fault",
-    "Way",
-    "audited",
-    "codes",
-    "recorded",
-    "settings",
-]
-
 POOL, BATCH, STEPS, SIGMA = 60, 4, 12, 1.5
 SIZES = (8, 12, 3)
 Gradients = dict[str, Tensor]

@@ -16,8 +16,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tests.core.lower.cases import listed, nodes_of
 from tests.importer.models import model, weights
 
-__all__ = ["KINDS", "Kind", "external", "matmul"]
-
 WEIGHT = weights(4, 4)
 PLAIN = ("N", 4)
 DATA = "weights.bin"

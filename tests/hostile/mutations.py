@@ -20,8 +20,6 @@ from lipcert.importer.load import load_model
 from tests.conformance.networks import models, network
 from tests.hostile.kinds import functions
 
-__all__ = ["attempt", "mutant"]
-
 node = helper.make_node
 SHAPES = (
     "inputs x:2,3",

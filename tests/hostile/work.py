@@ -4,8 +4,6 @@ import ctypes
 import os
 import time
 
-__all__ = ["chatter", "crash", "devour", "echo", "fail", "sleep", "spin", "vanish"]
-
 
 def echo(text):
     return text + text

@@ -17,8 +17,6 @@ from types import CodeType, FunctionType
 import pytest
 from hypothesis import Phase, settings
 
-__all__ = ["Kill", "Mutation", "by", "by_seeds", "killed_by", "mutated"]
-
 CORE = "lipcert.core"
 _UP_TO_THE_FIRST_FAILURE = settings(
     settings.get_profile("nightly"), phases=(Phase.explicit, Phase.generate), derandomize=True

@@ -9,8 +9,6 @@ from lipcert.core.ledger.updates import Clipless
 from lipcert.text.certificate import assumptions_of, write_certificate, write_float
 from tests.core.mutants.record import Effect, Mutant, mutant
 
-__all__ = ["assumption_mutants", "premise_mutants", "rewritten"]
-
 _WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
 
 

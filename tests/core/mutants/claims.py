@@ -9,8 +9,6 @@ from lipcert.core.certificate import Certificate, GroupClaim
 from lipcert.core.ledger.premises import Premises
 from tests.core.mutants.record import Effect, mutant
 
-__all__ = ["claim_mutants"]
-
 
 def claim_mutants(case):
     """Every bound by itself: lower by one ulp and by a millionth, one ulp higher, zero, absent."""

@@ -12,8 +12,6 @@ from tests.core.mutants.structure import structure_mutants
 from tests.core.mutants.text import member_mutants
 from tests.core.mutants.witnesses import witness_mutants
 
-__all__ = ["certificate_mutants", "every_mutant", "spread"]
-
 
 class _Kind(Protocol):
     @property

@@ -15,8 +15,6 @@ from lipcert.text.certificate import write_certificate
 from tests.core.mutants.record import Effect, Mutant
 from tests.core.test_digest import one_by_one, replaced, texts
 
-__all__ = ["file_mutants", "signed"]
-
 _WEAK, _FINE = Effect.WEAKENING, Effect.HARMLESS
 _FLIPS = 40
 _ATTRIBUTES = {"alpha": 0.25, "epsilon": 1e-3, "num_groups": 1, "axis": 1, "transB": 0}

@@ -31,8 +31,6 @@ from lipcert.core.lines.windows import WindowFact
 from tests.core.mutants.record import Effect, mutant
 from tests.core.mutants.tight import proof_of
 
-__all__ = ["Lines", "Variant", "bound_mutants", "line_mutants", "line_variants"]
-
 Lines = tuple[Line[Any], ...]
 _WEAK, _EITHER = Effect.WEAKENING, Effect.WITNESS
 _LARGEST: Final = 1.7976931348623157e308

@@ -11,8 +11,6 @@ from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.conformance.networks import models
 from tests.core.mutants.tight import tight
 
-__all__ = ["FAMILIES", "Case", "certified"]
-
 _PLAN = {
     "batch_size": 16,
     "dataset_size": 400,

@@ -9,8 +9,6 @@ from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from lipcert.text.certificate import write_certificate
 
-__all__ = ["ANY", "Effect", "Mutant", "Outcome", "judged", "mutant"]
-
 ANY: Final = frozenset(range(10))
 """stages: wherever it fails"""
 _ACCEPTED: Final = frozenset({Verdict.VALID, Verdict.CONDITIONAL})

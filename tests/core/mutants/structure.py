@@ -6,8 +6,6 @@ from lipcert.core.certificate import Certificate, Constraint, ExternalFile, Scop
 from lipcert.core.ledger.premises import Premises
 from tests.core.mutants.record import Effect, mutant
 
-__all__ = ["structure_mutants"]
-
 _WEAK, _FINE = Effect.WEAKENING, Effect.HARMLESS
 
 

@@ -7,8 +7,6 @@ from lipcert.core.canonical import write_canonical
 from lipcert.text.certificate import write_certificate
 from tests.core.mutants.record import Effect, Mutant
 
-__all__ = ["member_mutants"]
-
 _WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
 _UNCLAIMED = frozenset({"lipschitz", "grad_norm", "sensitivity", "noise_multiplier"})
 

@@ -12,8 +12,6 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.norms import ENGINES
 from lipcert.core.reader.model import read_model
 
-__all__ = ["least", "proof_of", "tight"]
-
 
 def proof_of(certificate, path, engine: str = "float") -> Proof:
     """A proof about the model in a file, before any line."""

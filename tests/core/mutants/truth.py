@@ -19,8 +19,6 @@ from tests.core.mutants.tight import proof_of
 from tests.core.onnx_torch import stored
 from tests.core.rules.attack import holds
 
-__all__ = ["Truth", "false_bounds", "follow", "truth_of", "with_lines"]
-
 
 @dataclass
 class Truth:

@@ -20,8 +20,6 @@ from lipcert.core.reader.model import read_model
 from tests.core.mutants.record import Effect, mutant
 from tests.core.onnx_torch import OPS, apply, stored
 
-__all__ = ["true_norm", "witness_mutants"]
-
 _WEAK, _EITHER = Effect.WEAKENING, Effect.WITNESS
 _METHODS = ("dense", "windows", "absolute", "explicit", "torus")
 _LARGEST = 256
