@@ -208,7 +208,7 @@ def _promised(certificate: Certificate, mechanism: Mechanism) -> Iterator[str]:
     if network.lipschitz is not None:
         yield (
             f"For {weights}, {mechanism.output} moves by at most {network.lipschitz!r} times as "
-            "much as an admissible input."
+            "much as the real numbers of an admissible input."
         )
     if network.grad_norm is not None:
         yield (

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.interval import norm_up
+from lipcert.core.lines.proof import with_real_inputs
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import Dense, Operand, Program, operands
 from lipcert.core.reader.records import Tensor
@@ -373,7 +374,7 @@ class _Search:
 
     def _jacobian_norm(self, jacobians: Mapping[str, Pull]) -> float:
         """Return the largest singular value of the Jacobian of the output at one example."""
-        program = self.program
+        program = with_real_inputs(self.program)
         shape = program.shapes[program.output]
         outputs = math.prod(shape)
         if outputs > _MOST_CLASSES:

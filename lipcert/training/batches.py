@@ -227,5 +227,4 @@ def _drawn_in(x: Tensor, settings: Settings) -> Tensor:
             "categories an input of its own, or all of them one table)"
         )
     radius = float("inf") if settings.input_norm is None else settings.input_norm
-    wide = x.detach().double().cpu().numpy()
-    return torch.from_numpy(settled(wide, radius, settings, share=DRAWN_IN)).to(x)
+    return torch.from_numpy(settled(array_of(x.double()), radius, settings, share=DRAWN_IN)).to(x)

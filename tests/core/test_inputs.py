@@ -120,7 +120,8 @@ def sums_of_groups(beside: str) -> tuple[ModelProto, dict[str, torch.Tensor]]:
 def test_a_centre_is_allowed_by_each_input(beside: str, box) -> None:
     """The middle of the box of x lies within the norm of both inputs, and far outside that of x.
 
-    There the sigmoid is about 0, while it is about 1 wherever x is allowed.
+    There the sigmoid is about 0, while it is about 1 wherever x is allowed. The Lipschitz constant
+    is that for fixed ids and masks.
     """
     proto, weights = sums_of_groups(beside)
     program = lowered(proto)
@@ -134,6 +135,8 @@ def test_a_centre_is_allowed_by_each_input(beside: str, box) -> None:
             assert norm <= derived.gradients[name] * (1 + SLACK), name
     assert derived.facts["r"].norm >= 4.0 / (1.0 + math.exp(-4.0))
     assert derived.facts["r"].norm <= 4.0
+    size = 8.0 * float(torch.linalg.matrix_norm(weights["u"][:16], 2))  # times slopes of a sigmoid
+    assert 3.35e-4 * size <= derived.lipschitz <= 0.018 * size + 0.2  # at 8 and 4; b is 0.2, or ids
 
 
 def test_ids_and_real_numbers_are_apart() -> None:

@@ -150,6 +150,8 @@ FORMS = [
         test_forms.test_enclosing_balls),
     by("lines.balls:is_allowed", "_satisfies(own, known[part.name])", "True",
         test_inputs.test_a_centre_is_allowed_by_each_input, "ids", (0.0, 39.0)),
+    by("lines.proof:with_real_inputs", " not in whole", " not in {*whole, 'x'}",
+        test_inputs.test_a_centre_is_allowed_by_each_input, "ids", (0.0, 39.0)),
     by("lines.several_inputs:side_by_side", "Fraction(ball.radius) ** 2",
         "Fraction(ball.radius) ** 2 / 2", test_forms.test_balls_side_by_side),
     by_seeds("lines.balls:fact_around", "box = rows + Interval(-swing, swing)", "box = rows",

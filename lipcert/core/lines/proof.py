@@ -8,7 +8,7 @@ Every table begins with what the premises state and grows by the lines. inf is "
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -106,11 +106,11 @@ class Proof:
         self.forms: Table[int, Chain] = table("a form")
         self.kernels: Table[str, float] = table("the gradient of a kernel")
         self.gradients: Table[str, float] = table("a gradient")
-        unclipped = program
+        unclipped = with_real_inputs(program)
         if any(step.op.clips_cotangents for step in program.steps):
             from lipcert.core.clips import without_cotangent_clips  # noqa: PLC0415  for such alone
 
-            unclipped = without_cotangent_clips(program)
+            unclipped = without_cotangent_clips(unclipped)
         self.passes = {
             of: Pass(found, _readers(found), table("a cotangent"), table("an edge"))
             for of, found in ((LOSS, program), (OUTPUT, unclipped))
@@ -183,6 +183,20 @@ class Proof:
             first = self.kernels.get(step.output, math.inf)
             self._shares[step.output] = tuple(rule.gradients(cotangent, first))
         return self._shares[step.output]
+
+
+def with_real_inputs(program: Program) -> Program:
+    """Return the program without the steps that take whole numbers from an input of real ones, too.
+
+    The Lipschitz constant is that of the output in all real inputs together, for fixed ids and
+    masks. Proof: for these, all values are functions of the real inputs, which form a convex set,
+    a part of a box and of balls. Its constant is the largest norm of the gradient of a unit vector
+    at the output by the real inputs, and the chain rule finds it as by all inputs: cotangents of
+    values behind an input are the same, and those of whole numbers end there.
+    """
+    whole = {part.name for part in program.parts if part.whole}
+    steps = tuple(step for step in program.steps if step.output not in whole)
+    return replace(program, steps=steps) if len(whole) < len(program.parts) else program
 
 
 def _readers(program: Program) -> dict[str, list[Step]]:
