@@ -50,8 +50,8 @@ def at_once(prove, find):
         content = replace(evidence, tier=tiers.get(evidence.tier, evidence.tier))
         return prove(program, premises, content, observe)
 
-    def found(program, scope, tier, observe):
-        return find(program, scope, tiers.get(tier, tier), observe)
+    def found(program, scope, tier, *given):
+        return find(program, scope, tiers.get(tier, tier), *given)
 
     return proved, found
 
