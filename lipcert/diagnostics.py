@@ -69,7 +69,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC028": "The core has no rule for the file, though the importer understands it.",
         "LC101": "A node has no finite bound.",
         "LC102": "A gradient, or what follows from it, has no finite bound.",
-        "LC103": "The network ends in Softmax, and the loss is applied to its output.",
+        "LC103": "The network ends in Softmax or Sigmoid, and the loss takes logits.",
         "LC104": "No input domain was given: the box [0, 1] is assumed.",
         "LC105": "A division by a small epsilon or floor dominates the bound.",
         "LC107": "Trained weights are free: only what the mechanism clips is bounded.",

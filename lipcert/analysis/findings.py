@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.analysis.premises import assumed_loss, doubt_of_loss
+from lipcert.analysis.premises import assumed_loss, doubt_of_loss, last_node
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.analysis.release import layer_of
 from lipcert.core import kinds, token_kinds
@@ -56,6 +56,7 @@ _NUMBER: Final = Why(
 )
 _NO_INPUT: Final = Why("no norm of the input is declared", "give --input-norm")
 _DOMAIN: Final = "state an input domain (--input-norm, --input-box)"
+_OWN: Final = {"Softmax": ("cross-entropy", "focal", "nll"), "Sigmoid": ("bce", "cross-entropy")}
 _NEEDS: Final = {
     "log": "positive inputs",
     "sqrt": "inputs away from 0",
@@ -305,7 +306,7 @@ _FREE_WEIGHTS: Final = Diagnostic(
 def findings(found: Bounded, absence: Absence, settings: Settings) -> Iterator[Diagnostic]:
     """Yield what a reader must know besides the numbers."""
     yield from unstated(found.graph, settings)
-    yield from _softmax_end(found)
+    yield from applied_twice(found)
     if settings.weights_are_free and settings.scope == "constraint-set":
         yield _FREE_WEIGHTS
     else:
@@ -357,18 +358,15 @@ def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
         yield Diagnostic("LC108", Level.WARNING, "", message, remedy)
 
 
-def _softmax_end(found: Bounded) -> Iterator[Diagnostic]:
-    for step in found.program.steps[-1:]:
-        if isinstance(step.op, token_kinds.Softmax) and not step.op.logarithm:
-            logits, way = step.inputs[0], "export the network without the final Softmax"
-            way = f"use --output {logits}" if logits in found.reading.model.computed else way
-            yield Diagnostic(
-                "LC103",
-                Level.WARNING,
-                found.name_of(step),
-                "the network ends in Softmax, and the loss is applied to its output",
-                f"{way} if the loss takes logits",
-            )
+def applied_twice(found: Bounded) -> Iterator[Diagnostic]:
+    """Yield that the network ends in what the loss applies itself."""
+    last = last_node(found.graph)
+    if last is not None and found.loss.kind in _OWN.get(last.kind, ()):
+        logits, way = last.inputs[0], f"export the network without the final {last.kind}"
+        way = f"use --output {logits}" if logits in found.reading.model.computed else way
+        said = f"the network ends in {last.kind}, and {found.loss.kind} is applied to its output"
+        way += " if the loss takes logits"
+        yield Diagnostic("LC103", Level.WARNING, last.name, said, way)
 
 
 def _absent_bounds(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:

@@ -237,13 +237,13 @@ def assumed_loss(graph: Graph, *, per_token: bool = False) -> str:
     """
     if not per_token and _class_count(graph.output_shape) < 2:
         return "bce"
-    last = _last_node(graph)
+    last = last_node(graph)
     return "nll" if last is not None and last.kind == "LogSoftmax" else "cross-entropy"
 
 
 def doubt_of_loss(graph: Graph, *, per_token: bool = False) -> tuple[str, str]:
     """Return what makes the assumed loss doubtful, and which losses would fit; "" if nothing."""
-    last, shape = _last_node(graph), graph.output_shape
+    last, shape = last_node(graph), graph.output_shape
     kind = "" if last is None else last.kind
     long = sum(size != 1 for size in shape)
     if kind in _BOUNDED:
@@ -260,8 +260,6 @@ def doubt_of_loss(graph: Graph, *, per_token: bool = False) -> tuple[str, str]:
             said,
             f"{_REGRESSION}; cross-entropy with --per-token mean, if each token has a label",
         )
-    if kind == "Softmax":
-        return "the network ends in Softmax, and the loss takes logits", "cross-entropy without it"
     if long and shape == graph.input_shape:
         return "the output has the shape of the input, as that of an autoencoder", _REGRESSION
     return "", ""
@@ -373,7 +371,7 @@ def _class_count(output_shape: Shape, loss: Loss = _SINGLE) -> int:
     return 0 if scores is None else scores.classes
 
 
-def _last_node(graph: Graph) -> Node | None:
+def last_node(graph: Graph) -> Node | None:
     """Return the node that computes the output, before any that only rearranges it."""
     makers = {node.output: node for node in graph.nodes}
     node = makers.get(graph.output_name)

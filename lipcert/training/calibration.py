@@ -19,7 +19,7 @@ from typing import Final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.certificate import Issued, issued
-from lipcert.analysis.findings import absence_of, findings
+from lipcert.analysis.findings import absence_of, applied_twice, findings
 from lipcert.analysis.observing import observed_at, observed_at_random
 from lipcert.analysis.premises import constraints_of
 from lipcert.analysis.records import Usefulness
@@ -78,6 +78,8 @@ def calibrated(
     if plan is None:
         raise UsageError("training: the settings describe no run")
     found = bounded(model, settings, observe, every_step=False)
+    for item in applied_twice(found):
+        warnings.warn(f"training: {item.message}; return what it takes, as logits", stacklevel=3)
     multiplier = planned_multiplier(plan, settings, found.groups)
     return _calibration(found, settings, plan, multiplier)
 

@@ -65,7 +65,6 @@ def analysis_of(folder, steps: list[str], weight: np.ndarray = FOUR, **stated: o
         (["Sigmoid"], FOUR, "cross-entropy", "ends in Sigmoid", "mse, mae or huber"),
         (["Sigmoid"], FOUR[:, :1], "bce", "ends in Sigmoid", "without its Sigmoid"),
         (["Tanh"], FOUR, "cross-entropy", "ends in Tanh", "mse, mae or huber"),
-        (["Softmax"], FOUR, "cross-entropy", "ends in Softmax", "without it"),
         (["Reshape:0,2,2"], FOUR, "bce", "[2, 2] is not a vector", "mse, mae or huber"),
         ([], SIX, "cross-entropy", "autoencoder", "mse, mae or huber"),
         ([], FOUR[:, :1], "bce", "", "--loss bce"),
@@ -90,6 +89,26 @@ def test_what_was_stated_is_not_said_to_be_assumed(tmp_path) -> None:
     analysis = analysis_of(tmp_path, ["Sigmoid"], loss="mse", label_norm=1.0)
     assert not any(item.code == "LC108" for item in analysis.diagnostics)
     assert dict(assumption_rows(analysis))["loss"].startswith("mse")
+
+
+@pytest.mark.parametrize(
+    ("steps", "loss", "logits"),
+    [
+        (["Softmax"], "cross-entropy", "v"),
+        (["Relu", "Softmax", "Reshape:0,1,4"], "nll", "v0"),
+        (["Sigmoid"], "bce", "v"),
+        (["Sigmoid", "Reshape:0,4"], "cross-entropy", "v"),
+        (["LogSoftmax"], "cross-entropy", ""),
+        (["Softmax", "Log"], "nll", ""),
+        (["Softmax"], "mse", ""),
+        (["Sigmoid"], "mse", ""),
+    ],
+)
+def test_a_loss_that_takes_logits_and_reads_chances_is_named(steps, loss, logits, tmp_path) -> None:
+    label = {"label_norm": 1.0} if loss == "mse" else {}
+    found = analysis_of(tmp_path, steps, loss=loss, **label).diagnostics
+    remedies = [item.remedy for item in found if item.code == "LC103"]
+    assert remedies == [f"use --output {logits} if the loss takes logits"] * bool(logits)
 
 
 @pytest.mark.parametrize("spelling", [["LogSoftmax"], ["Softmax", "Log"]])

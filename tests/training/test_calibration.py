@@ -103,6 +103,17 @@ def test_nothing_is_said_of_a_run_that_can_learn():
     assert not warned(network=Short, noise_multiplier=0.05)[0]
 
 
+def test_a_softmax_before_cross_entropy_is_named_once():
+    class Chances(Small):
+        def forward(self, x):
+            return super().forward(x).softmax(-1)
+
+    with pytest.warns(UserWarning, match="Softmax, and cross-entropy is applied") as found:
+        private_run(network=Chances, record_every=None).close()
+    (said,) = (item for item in found if "Softmax" in str(item.message))
+    assert said.filename.endswith("runs.py")
+
+
 def test_private_examples_are_not_looked_at():
     """Whatever they are, the same is said."""
     told = set()
