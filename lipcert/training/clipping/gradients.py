@@ -366,10 +366,10 @@ def factors_of(squares: Sequence[Tensor], radii: Sequence[float], dtype: torch.d
     pairs = zip(radii, squares, strict=True)
     own = [some.rsqrt().mul_(radius * _SHARE).clamp_max_(1.0) for radius, some in pairs]
     factors = (own[0].unsqueeze(1) if len(own) == 1 else torch.stack(own, 1)).to(dtype)
-    counts = factors >= torch.finfo(dtype).tiny  # false where the norm is not finite
+    factors.nan_to_num_(0.0)
     if len(own) > 1:
-        counts = counts & (torch.stack(list(squares)).sum(0) < math.inf).unsqueeze(1)
-    return factors.masked_fill_(counts.logical_not_(), 0.0)
+        factors.masked_fill_(~(torch.stack(list(squares)).sum(0) < math.inf).unsqueeze(1), 0.0)
+    return torch.threshold_(factors, torch.finfo(dtype).tiny, 0.0)
 
 
 def _squares(
