@@ -147,8 +147,9 @@ _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
 """Kinds of tests that too much noise may fail, of its tensor or of all of them."""
 _Counts = npt.NDArray[np.int64]
 _Places = npt.NDArray[np.bool_]
-_Noise = tuple[FloatArray, FloatArray, FloatArray]
-"""z, e and the clean gradient, in units of the deviation"""
+_Noise = tuple[FloatArray, FloatArray, FloatArray, _Places, _Places]
+"""z, e and the clean gradient, in units of the deviation; which z have few bits, and which have a
+gradient of more bits."""
 _Past = tuple[FloatArray, ...]
 """The same of the step before, and the sums of clean gradients and of z of all steps before."""
 
@@ -262,19 +263,9 @@ class CountedNoise:
     same: FloatArray = field(default_factory=lambda: np.zeros((3, 3)))
 
     @classmethod
-    def of(
-        cls,
-        z: FloatArray,
-        e: FloatArray,
-        clean: FloatArray,
-        before: _Past = (),
-        coarse: tuple[_Places, _Places] | None = None,
-    ) -> CountedNoise:
-        """Return the statistics of one step.
-
-        e: what rounding moved; clean: all in units of the deviation; before: of the steps before,
-        if known; coarse: which entries have few bits, and which have a gradient of more bits.
-        """
+    def of(cls, noise: _Noise, before: _Past = ()) -> CountedNoise:
+        """Return the statistics of one step; before: of the steps before, if known."""
+        z, e, clean, few, counts = noise
         size = np.abs(z)
         least, most = np.maximum(size - e, 0.0), size + e
         squares = np.array([least @ least, most @ most])
@@ -305,7 +296,6 @@ class CountedNoise:
             *zip(sums, large, strict=True),
         )
         reach = reach_of(z, e, clean)
-        few, counts = coarse or (np.zeros(len(z), dtype=bool), np.zeros(len(z), dtype=bool))
         coarsely = few & (size >= _LEAST_COARSE) & (size <= LARGEST)
         compared = [
             (size <= reach, 4.0 * reach + 2.0**-20, counts | True),
@@ -511,8 +501,8 @@ class Pool:
                 what = "the noise is lost in the rounding of the gradient to which it was added"
                 wrong = replace(_certain(what, 0.0, 1.0), verdict=Verdict.INCONCLUSIVE)
             elif item.std > 0.0:
-                noise, moved, clean = item.noise, item.moved, item.clean
-                scaled[item.tensor] = noise / item.std, moved / item.std, clean / item.std
+                z, e, clean = (part / item.std for part in (item.noise, item.moved, item.clean))
+                scaled[item.tensor] = z, e, clean, item.is_coarse, ~item.is_plain
             elif np.any(np.abs(item.noise) > item.moved):
                 what = "no noise is stated, and some was added"
                 wrong = replace(_certain(what, 1.0, 0.0), verdict=Verdict.INCONCLUSIVE)
@@ -523,27 +513,23 @@ class Pool:
         step, number = items[0].step, items[0].number
         past = self.past if number > max(self.steps, default=-1) else {}
         shapes = {item.tensor: item.shape or item.noise.shape for item in items}
-        found: dict[str, CountedNoise] = {}
-        for item in items:
-            if item.tensor in scaled:
-                parts, coarse = scaled[item.tensor], (item.is_coarse, ~item.is_plain)
-                found[item.tensor] = CountedNoise.of(*parts, past.get(item.tensor, ()), coarse)
-        z, e, clean = (np.concatenate(parts) for parts in zip(*scaled.values(), strict=True))
-        before = zip(*(past.get(name, ()) for name in scaled), strict=False)
-        together = CountedNoise.of(z, e, clean, tuple(map(np.concatenate, before)))
+        found = {name: CountedNoise.of(own, past.get(name, ())) for name, own in scaled.items()}
+        z, e, clean, few, counts = map(np.concatenate, zip(*scaled.values(), strict=True))
+        before = tuple(map(np.concatenate, zip(*(past.get(n, ()) for n in scaled), strict=False)))
+        together = CountedNoise.of((z, e, clean, few, counts), before)
         for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
             single = counted.at_one_step(of_one=name != _ALL)
             tests += [_at(f"{step}, {name}", counted.entries, test) for test in single]
         if number not in self.steps:
             self.steps.add(number)
             self.whole.add(together)
-            for name, (noise, moved, own) in scaled.items():
+            for name, (noise, moved, own, *_) in scaled.items():
                 known = past.get(name, ())
                 sums = known[3:] if known and len(known[0]) == len(noise) else (0.0, 0.0)
                 self.past[name] = noise, moved, own, sums[0] + own, sums[1] + noise
             self.axes.take(
                 (z.reshape(shapes[name]), e.reshape(shapes[name]))
-                for name, (z, e, _) in scaled.items()
+                for name, (z, e, *_) in scaled.items()
             )
             for name, counted in found.items():
                 self.tensors.setdefault(name, CountedNoise()).add(counted)

@@ -276,7 +276,7 @@ def test_the_stated_power_is_right(entries: int, about: float) -> None:
     worst = z * math.sqrt(chi2.ppf(0.99, entries)) / np.linalg.norm(z)
     tests = int(report.message.partition(" tests of all")[0])
     for slight, is_seen in ((0.9985, True), (1.0015, False)):
-        noise = CountedNoise.of(slight * factor * worst, np.zeros(entries), z)
+        noise = CountedNoise.of((slight * factor * worst, 0 * z, z, *np.zeros((2, entries), bool)))
         chance = min(test.log_chance for test in noise.tests() if test.kind == "size")
         assert (chance < math.log(2.5e-7 / tests)) is is_seen
 
