@@ -455,17 +455,17 @@ def _slack(update: Updated, before: FloatArray, unit: float) -> float:
 def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: float = 0.0) -> bool:
     """Whether one tensor is the projection of another one onto a constraint.
 
-    Accepted forms: multiples of the whole tensor, or of its rows (the radius of a norm, rows of
-    fixed length); entries cut off at one magnitude; other singular values with the same singular
-    vectors, T = U f(Σ) Vᵀ for S = UΣVᵀ, as clipping them or orthogonalising leaves: then S Tᵀ and
-    Sᵀ T are symmetric. Rounding of a projection: 16 roundings of every entry, by the Euclidean
-    norm; of singular vectors √n times as much, n the longer side.
+    Accepted forms: multiples of the whole tensor, or of its rows of several entries (the radius of
+    a norm, rows of fixed length); entries cut off at one magnitude; other singular values with the
+    same singular vectors, T = U f(Σ) Vᵀ for S = UΣVᵀ, as clipping them or orthogonalising leaves:
+    then S Tᵀ and Sᵀ T are symmetric; all with ⟨S, T⟩ ≥ 0. Rounding of a projection: 16 roundings of
+    every entry, by the Euclidean norm; of singular vectors √n times as much, n the longer side.
 
     Args:
         unit: unit roundoff of the type that the target is stored in.
         slack: a distance by which the source may be off.
     """
-    if not (np.isfinite(source).all() and np.isfinite(target).all()):
+    if not 0.0 <= np.vdot(source, target) < math.inf:
         return False
     allowed = _ROUNDINGS * unit * norm_of(target) + slack
     rows = source.reshape(len(source), -1) if source.ndim > 1 else source.reshape(1, -1)
@@ -474,7 +474,7 @@ def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: fl
     return (
         norm_of(ends - _factors(rows.reshape(1, -1), ends.reshape(1, -1)).reshape(rows.shape))
         <= allowed
-        or norm_of(ends - _factors(rows, ends)) <= allowed
+        or (rows.shape[1] > 1 and norm_of(ends - _factors(rows, ends)) <= allowed)
         or norm_of(ends - np.clip(rows, -largest, largest)) <= allowed
         or (source.ndim > 1 and _shares_vectors(rows, ends, allowed))
     )
