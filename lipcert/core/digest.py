@@ -53,15 +53,17 @@ class _Numbers:
         self.known: dict[str, int] = {"": 0}
 
     def of(self, names: Iterable[str]) -> list[Json]:
-        """Return the numbers of names, without those left out at the end."""
-        found: list[Json] = [self.known.setdefault(name, len(self.known)) for name in names]
-        while found and not found[-1]:
-            found.pop()
-        return found
+        """Return the numbers of names."""
+        return [self.known.setdefault(name, len(self.known)) for name in names]
 
     def listed(self, node: Node) -> list[Json]:
-        """Return what a node computes, by which numbers, and what its results are."""
+        """Return what a node computes, by which numbers, and all its results: Split counts them.
+
+        Operands that are left out at the end mean nothing.
+        """
         operands, given = self.of(node.inputs), sorted(node.attributes.items())
+        while operands and not operands[-1]:
+            operands.pop()
         attributes: Json = {name: [item.kind, self._payload(item.value)] for name, item in given}
         return [node.domain, node.op_type, attributes, operands, self.of(node.outputs)]
 

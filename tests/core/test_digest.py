@@ -144,6 +144,7 @@ CHANGES = (
     ("= Relu", "= com.microsoft.Relu"),
     ("a = Relu", "no, a = Relu"),
     ("a = Relu", '"", a = Relu'),
+    ("a = Relu", 'a, "" = Relu'),
 )
 
 
