@@ -22,7 +22,7 @@ def model_of(graph: Graph) -> ImportedModel:
     path = file_of(_Writer(graph).model())
     proof, (model, _) = BatchProof(BatchStatus.PROVED, 0, "by hand"), stored_model(path)
     reading = Reading(model, lower(model, graph.output_name), (graph.output_name,))
-    return ImportedModel(graph, str(path), reading, proof, Verification(1, 0.0), ())
+    return ImportedModel(graph, str(path), model, reading, proof, Verification(1, 0.0), ())
 
 
 def file_of(proto: ModelProto) -> Path:

@@ -171,7 +171,7 @@ class _Draft:
         self._settings = settings
         self._analysis = analysis
         self._found = found
-        self._model = found.reading.model
+        self._file = imported.file
         self._program = found.reading.program
         self._drops = found.graph.drops
         plan = plan_of(settings)
@@ -225,8 +225,8 @@ class _Draft:
         pairs = {}
         for name in trained:
             tensors = found.tensors.get(name, ())
-            known = len(tensors) == 1 and tensors[0] in tensors_stored(self._model)
-            if not known or name in imported.scattered | imported.joined:
+            known = len(tensors) == 1 and tensors[0] in tensors_stored(self._file)
+            if not known or name in imported.scattered:
                 what = "several tensors, or none," if tensors else "no tensor"
                 raise NoVerdictError(
                     f"certify: the parameter {name!r} is {what} of the file, and a certificate "
@@ -237,7 +237,7 @@ class _Draft:
         return pairs
 
     def _identity(self) -> ModelIdentity:
-        model, outputs = self._model, self._found.reading.outputs
+        model, outputs = self._file, self._found.reading.outputs
         return ModelIdentity(
             sha256=model.sha256,
             size=model.size,
@@ -328,7 +328,7 @@ class _Draft:
         known = Circumstances(
             self._program.batch_proved,
             self._frozen(certificate),
-            eval_layers(self._model, self._program, clipped=clipped),
+            eval_layers(self._found.reading.model, self._program, clipped=clipped),
         )
         return assumptions_of(self._premises, certificate, known)
 

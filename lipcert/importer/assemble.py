@@ -19,7 +19,7 @@ from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Activation, Move, Op, Program
 from lipcert.core.reader.records import Input, Model, Node
-from lipcert.core.token_kinds import Attention, Normalize, Shift
+from lipcert.core.token_kinds import Attention, Normalize, Scale, Shift
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph
@@ -99,7 +99,7 @@ _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 
 
 def assemble(
-    stored: Model,
+    held: Model,
     path: str,
     outputs: Sequence[str],
     verify: Verify,
@@ -115,7 +115,7 @@ def assemble(
         UsageError: if the model lacks a requested output.
         UnsupportedModelError: with all reasons for which the model is refused.
     """
-    held, stored = tensors(stored), with_stored(stored)
+    stored = with_stored(held)
     branches = Branches.of(stored)
     file = replace(stored, nodes=tuple(branches.followed(stored.nodes)))
     provenance = read_provenance(stored)
@@ -178,13 +178,13 @@ def assemble(
     return ImportedModel(
         graph=graph,
         path=path,
+        file=held,
         reading=reading,
         batch=_batch_proof(program, source),
         verification=verify(reading, program),
         diagnostics=diagnostics,
         macros=tuple(_macros(found.model, program)),
         scattered=scattered,
-        joined=frozenset(stored.initializers.keys() - held.keys()),
         signed=provenance.signed,
     )
 
@@ -441,16 +441,19 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterato
 
 
 def _without_biases(model: Model, program: Program) -> Iterator[str]:
-    """Yield the nodes of linear layers and normalisations to which nothing stored is added.
+    """Yield the nodes of linear layers without a stored bias, and of normalisations without factor
+    and shift.
 
     Recurrent layers hold all of their biases in one tensor, which is never left out.
     """
-    shifted = set[str]()
+    after = dict[str, str]()
     for step, node in ((item, model.nodes[item.node]) for item in reversed(program.steps)):
-        if isinstance(step.op, Shift) or (isinstance(step.op, Move) and step.output in shifted):
-            shifted.add(step.inputs[0])
-        is_bare = isinstance(step.op, Normalize) or getattr(step.op, "bias", step.op) is None
-        if is_bare and step.output not in shifted and node.op_type not in RECURRENT:
+        tail = after.get(step.output, "")
+        own = {Shift: "shift", Move: tail, Scale: tail and "factor"}.get(type(step.op), "")
+        after |= {step.inputs[0]: own} if own else {}
+        whole = "factor" if isinstance(step.op, Normalize) else "shift"
+        may_lack = whole == "factor" or getattr(step.op, "bias", step.op) is None
+        if may_lack and tail != whole and node.op_type not in RECURRENT:
             yield label(node)
 
 
@@ -473,7 +476,7 @@ def _number_notes(
     if bare:
         message = (
             "tf2onnx leaves out biases of zeros and factors of 1, even if they are trained; there "
-            f"are none behind {', '.join(map(repr, bare[:8]))}"
+            f"are none, or not both, behind {', '.join(map(repr, bare[:8]))}"
         )
         yield _warning("LC027", message, "give them other numbers before the export")
     if numbers:

@@ -357,8 +357,9 @@ def is_folded(node: Node) -> bool:
 
 
 def is_literal(name: str, size: int) -> bool:
-    """Whether a Constant node is a literal: one number, or named as the result of a node."""
-    return size == 1 or _RESULT.match(name) is not None
+    """Whether a Constant node is a literal: named as the result of a node, or one number that has
+    no name of a parameter."""
+    return (size == 1 and not _STATE.match(name)) or _RESULT.match(name) is not None
 
 
 def rules_of(node: Node) -> list[str]:

@@ -105,21 +105,21 @@ class MacroLayer:
 class ImportedModel:
     """A graph that was compared with the core's program, and facts about its file.
 
-    reading: what the core reads in the file. macros: the sub-graphs of the file that were
-    understood as one op. scattered: parameters of the graph that the file holds in several tensors,
-    or in none. joined: tensors of the reading that the file holds only as parts of others. signed:
-    whether the exporter says which tensors are parameters.
+    file: the model as it is stored. reading: what the core reads in it, with one initializer for
+    each tensor that the file holds in a node, or as a part of another. macros: the sub-graphs of
+    the file that were understood as one op. scattered: parameters of the graph that the file holds
+    in several tensors, or in none. signed: whether the exporter says which tensors are parameters.
     """
 
     graph: Graph
     path: str
+    file: Model
     reading: Reading
     batch: BatchProof
     verification: Verification
     diagnostics: tuple[Diagnostic, ...]
     macros: tuple[MacroLayer, ...] = ()
     scattered: frozenset[str] = frozenset()
-    joined: frozenset[str] = frozenset()
     signed: bool = True
 
     @property

@@ -68,6 +68,8 @@ of torch. Of the arithmetic behind a size of −1 a shared whole number may be a
 _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 """Operators that read vectors of normalizations and activations with further axes of size 1."""
 RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
+_COPYING: Final = frozenset({"Cast", "Identity"})
+"""Operators that read tensors of narrow numbers, or of equal numbers that are stored once."""
 _FIXED: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Resize", "Upsample"})
 """Operators whose constants are sizes, even if they are fractions, or scales of whole numbers."""
 
@@ -254,16 +256,15 @@ def computed_by_tools(
     plain = {name for name, item in stored.items() if item.is_float and not notes.signed}
     names, found = {name: name for name in plain}, set[str]()
     for item in readers:
-        found |= item.tensors & plain if is_folded(item.node) else set()
-        for given in item.node.inputs if item.node.op_type not in _FIXED else ():
-            name = names.get(given, "")
-            if not name or not notes.is_made_up(name, label(item.node)):
-                continue
-            if item.node.op_type in {"Cast", "Identity"}:
-                names[item.node.outputs[0]] = name  # of narrow numbers, or equal ones, stored once
-                continue
+        read = {given: names[given] for given in item.node.inputs if given in names}
+        if item.node.op_type in _COPYING:
+            names.update((item.node.outputs[0], name) for name in read.values())
+            continue
+        found |= (item.tensors & plain).union(read.values()) if is_folded(item.node) else set()
+        for given, name in read.items() if item.node.op_type not in _FIXED else ():
             may_move = is_anonymous(name) or name.startswith("/")
-            if not may_move or not _is_copy(notes, item.node, given, stored[name]):
+            is_copy = may_move and _is_copy(notes, item.node, given, stored[name])
+            if notes.is_made_up(name, label(item.node)) and not is_copy:
                 found.add(name)
     return frozenset(found)
 

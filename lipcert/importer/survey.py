@@ -223,10 +223,9 @@ def operator_refusals(model: Model, outputs: Sequence[str]) -> Iterator[Refusal]
         if node.op_type in _SHAPES or data.isdisjoint(node.inputs):
             continue
         data.update(output_names(node))
-        others = (
-            node.op_type in JUMPING | {"If"} and not node.domain
-        )  # decide whether it is bounded
-        if not others and (refusal := refusal_of(node)) is not None:
+        # other nodes decide whether these are bounded
+        depends = node.op_type in JUMPING | {"If"} and not node.domain
+        if not depends and (refusal := refusal_of(node)) is not None:
             yield refusal
 
 

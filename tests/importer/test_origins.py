@@ -12,7 +12,10 @@ import torch.nn.functional as F
 from onnx import helper
 from torch import nn
 
+from lipcert.analysis.certificate import certify
 from lipcert.analysis.pipeline import analyze
+from lipcert.core.digest import structural_digest
+from lipcert.core.reader.model import read_model
 from lipcert.diagnostics import EXPORT
 from lipcert.importer.load import load_model, load_under
 from lipcert.report.analysis import assumption_rows
@@ -383,27 +386,45 @@ def test_what_the_user_freezes_is_not_computed_from_trained_parameters(tmp_path)
 
 
 @pytest.mark.parametrize(
+    "behind", ["s = Add(n, b)", "s = Mul(n, g)", "a = Mul(n, g)  s = Add(a, b)"]
+)
+def test_a_factor_or_a_shift_that_tf2onnx_may_have_left_out_is_named(tmp_path, behind):
+    stored = {"g": weights(3), "b": weights(3), "w": weights(3, 3), "o": np.float32(1.0)}
+    nodes = f"""m = ReduceMean<axes=[1]>(x)  d = Sub(x, m)  q = Mul(d, d)
+        v = ReduceMean<axes=[1]>(q)  e = Add(v, o)  r = Sqrt(e)  n = Div(d, r)  {behind}"""
+    proto = model(f"{nodes}  y = Gemm(s, w, b)", ("N", 3), stored)
+    proto.producer_name = "tf2onnx"
+    said = str(load_model(saved(proto, tmp_path), trusted=True).diagnostics)
+    assert ("leaves out" in said) is ("a =" not in behind)
+
+
+@pytest.mark.parametrize(
     "nodes",
     [
-        'a = Mul(x, "22")  h = Add(a, v)',
+        'm = Mul(x, "22")  h = Add(m, v)',
         "e = Exp(v)  h = Mul(x, e)",
         "h = LayerNormalization<epsilon=1.0>(x, v, u)",
     ],
 )
-def test_a_constant_of_several_numbers_is_as_trained_as_an_initializer(tmp_path, nodes):
+def test_a_constant_is_as_trained_as_an_initializer(tmp_path, nodes):
     stored = {"v": weights(4), "u": weights(4, seed=1), "w": weights(4, 3), "22": weights(4)}
-    plain = model(f"{nodes}  y = MatMul(h, w)", ("N", 4), stored)
+    tail = 'a = PRelu(h, "p.a")  y = MatMul(a, w)'
+    plain = model(f"{nodes}  {tail}", ("N", 4), stored | {"p.a": weights(1)})
     other = copy.deepcopy(plain)
     for item in plain.graph.initializer:
         other.graph.node.insert(0, node("Constant", [], [item.name], value=item))
     del other.graph.initializer[:]
     settings = Settings(input_box=(-1.0, 1.0))
-    both = [analyze(load_model(saved(x, tmp_path), trusted=True), settings) for x in (plain, other)]
+    paths = [saved(proto, tmp_path, name) for proto, name in ((plain, "a.onnx"), (other, "b.onnx"))]
+    both = [analyze(load_model(path, trusted=True), settings) for path in paths]
     bounds = [{item.name: item.grad_norm for item in found.parameters} for found in both]
     assert bounds[0] == bounds[1]
     assert None not in bounds[0].values()
+    identity = certify(load_model(paths[1], trusted=True), settings).certificate.model
+    assert identity.structure == structural_digest(read_model(paths[1]))
 
 
+@pytest.mark.parametrize("is_cast", [False, True])
 @pytest.mark.parametrize(
     ("weight", "bias", "output", "is_own"),
     [
@@ -415,13 +436,14 @@ def test_a_constant_of_several_numbers_is_as_trained_as_an_initializer(tmp_path,
     ],
 )
 def test_a_batch_normalisation_that_a_tool_folded_is_known_by_names(
-    tmp_path, weight, bias, output, is_own
+    tmp_path, weight, bias, output, is_own, is_cast
 ):
-    stored = {weight: weights(3, 2, 1, 1), bias: weights(3), "fc.weight": weights(12, 3)}
-    nodes = f"""{output!r} = Conv(x, {weight!r}, {bias!r})  f = Flatten({output!r})
-        y = MatMul(f, "fc.weight")""".replace("'", '"')
-    proto = model(nodes, ("N", 2, 2, 2), stored)
-    proto.graph.node[0].name = "/c/Conv"
+    stored = {weight: weights(3, 2, 1, 1), bias: weights(3), "w": weights(12, 3)}
+    read = "v, b" if is_cast else f"{weight!r}, {bias!r}"
+    nodes = f"""v = Cast<to=1>({weight!r})  b = Cast<to=1>({bias!r})
+        {output!r} = Conv(x, {read})  f = Flatten({output!r})  y = MatMul(f, w)"""
+    proto = model(nodes.replace("'", '"'), ("N", 2, 2, 2), stored)
+    proto.graph.node[-3].name = "/c/Conv"
     proto.producer_name = "pytorch"
     path = saved(proto, tmp_path)
     for freeze, is_known in ((), is_own), ((weight, bias), True):
