@@ -36,6 +36,7 @@ from typing import Final
 
 import numpy as np
 
+from lipcert.core.lower.operators import COMPARISONS
 from lipcert.core.reader.records import Node, Tensor
 from lipcert.importer.metadata import LAYERS, Provenance, is_anonymous, is_folded
 from lipcert.importer.nodes import FX_NODE, Call, NotedNode, call_of, label, output_names
@@ -70,8 +71,9 @@ _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
 _COPYING: Final = frozenset({"Cast", "Identity"})
 """Operators that read tensors of narrow numbers, or of equal numbers that are stored once."""
-_FIXED: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Resize", "Upsample"})
-"""Operators whose constants are sizes, even if they are fractions, or scales of whole numbers."""
+_FIXED: Final = COMPARISONS | {"DequantizeLinear", "Equal", "QuantizeLinear", "Resize", "Upsample"}
+"""Operators whose constants are sizes, even if they are fractions, or scales of whole numbers, or
+limits of a comparison, through which no gradient goes."""
 
 
 @dataclass(slots=True, eq=False)

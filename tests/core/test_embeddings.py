@@ -215,6 +215,8 @@ SUMS = {
     "beside a constant": """n = Shape<end=1>(x)  s = Concat<axis=0>(n, two)
         some = Expand(four, s)  i = Concat<axis=1>(x, some, x)""",
     "sums of those before": "i = CumSum<exclusive=1>(x, k)",
+    "places from the end": """r = Cast<to=1>(x)  c = Less(r, zero)  n = Not(c)  f = Cast<to=7>(c)
+        g = Cast<to=7>(n)  m = Add(x, four)  a = Mul(f, m)  b = Mul(x, g)  i = Add(a, b)""",
 }
 
 
@@ -224,10 +226,10 @@ def test_sums_of_ids_read_rows(name: str) -> None:
     constants = {
         "t": np.random.default_rng(0).standard_normal((9, 4)), "k": np.int64(1),
         "first": [0, 3, 5], "one": [1], "four": np.int64(4), "minus": [-1, 1, 2],
-        "two": [2],
+        "two": [2], "zero": np.float32(0.0),
     }  # fmt: skip
     proto = of_numbers(model(nodes, ["N", 3], constants))
-    ids = np.random.default_rng(1).integers(0, 4, size=(10, 1, 3))
+    ids = np.random.default_rng(1).integers(-4, 4, size=(10, 1, 3))
     assert agrees(proto, examples=[*ids]).batch_proved
 
 

@@ -25,7 +25,7 @@ MASKS = {
     "greater": "m = Greater(x, k)",
     "at least": "m = GreaterOrEqual(x, k)",
     "less": "m = Less(x, k)",
-    "turned": "m = LessOrEqual(k, x)",
+    "turned": "r = Cast<to=1>(x)  m = LessOrEqual(unit, r)",
     "cast": "m = Cast<to=9>(x)",
     "and": "a = Greater(x, k)  b = Less(x, high)  m = And(a, b)",
     "or": "a = Greater(x, k)  b = Less(x, low)  m = Or(a, b)",

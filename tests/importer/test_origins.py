@@ -21,7 +21,7 @@ from lipcert.importer.load import load_model, load_under
 from lipcert.report.analysis import assumption_rows
 from lipcert.report.inspection import inspection_of
 from lipcert.settings.settings import Settings
-from tests.importer.models import model, saved, weights
+from tests.importer.models import model, onnx, saved, weights
 from tests.importer.test_calls import FX_NODE, noted
 from tests.importer.test_parameters import with_metadata
 
@@ -365,6 +365,15 @@ def test_what_tensorflow_computed_from_parameters_has_no_bound(tmp_path, name, i
     assert (analysis.network.grad_norm is not None) is is_own
     assert {item.name for item in analysis.parameters} == stored.keys()  # the transpose is tied
     assert "LC027" in {item.code for item in analysis.diagnostics}  # for biases of zeros
+
+
+def test_a_table_of_keras_is_read_at_ids_from_the_end(tmp_path):
+    """tf2onnx compares ids as numbers with a 0 of its own, through which no gradient goes."""
+    stored = {"t/ReadVariableOp:0": weights(5, 3), "n": np.int32(5), "z": np.float32(0)}
+    nodes = """r = Cast<to=1>(x)  c = Less(r, z)  f = Cast<to=6>(c)  m = Mul(f, n)  i = Add(x, m)
+        h = Gather("t/ReadVariableOp:0", i)  y = ReduceMean<axes=[1], keepdims=0>(h)"""
+    proto = model(nodes, ("N", 4), stored, dtype=onnx.TensorProto.INT32)
+    assert analyze(load_model(saved(proto, tmp_path), trusted=True), Settings()).network.grad_norm
 
 
 def test_what_the_user_freezes_is_not_computed_from_trained_parameters(tmp_path):

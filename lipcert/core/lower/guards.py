@@ -82,12 +82,18 @@ class Guards:
         is_step = node.op_type in JUMPING and not node.domain
         first = next((self.jumps[name] for name in node.inputs if name in self.jumps), None)
         data = [item for item in map(self._values.get, node.inputs) if isinstance(item, Data)]
-        if is_step and any(item.is_real for item in data):
+        if is_step and any(item.is_real and not self._is_whole(node, item) for item in data):
             first = node
         if first is None:
             return [node]
         self.jumps.update(dict.fromkeys(filter(None, node.outputs), first))
         return []
+
+    def _is_whole(self, node: Node, value: Data) -> bool:
+        """Whether a comparison is one of whole numbers, as `truth` has it."""
+        from lipcert.core.lower.truth import read_by_ids  # noqa: PLC0415  for such alone
+
+        return node.op_type in COMPARISONS and read_by_ids(self._sink, value) is not None
 
     def _may_be_hidden(self, *names: str) -> bool:
         """Whether one of these values depends on scores that a value hides."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.kinds import Compare, Concat
-from lipcert.core.lower.call import Call
+from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.entry_ops import times
 from lipcert.core.lower.entrywise import broadcast, combined, expanded, scaled
 from lipcert.core.lower.errors import MixingError, Unsupported
@@ -129,21 +129,27 @@ def _counted(call: Call, value: Value) -> Value:
             return value
         call.sink.untracked.update(value.sources)
         return Constant.of(value.lo.astype(np.int64), value.place, value.varies)
+    read = read_by_ids(call.sink, value)
+    if read is None:
+        return value
+    call.sink.untracked.update(read)
+    return replace(value, kind="row")
+
+
+def read_by_ids(sink: Sink, value: Data) -> set[str] | None:
+    """Return the tensors behind real numbers that are whole ones of the data; None for others."""
     names, made, read = {value.name}, set[str](), set[str]()
-    for step in reversed(call.sink.steps):
+    for step in reversed(sink.steps):
         if step.output in names and not isinstance(step.op, Compare):
             numbers = operands(step.op)
             is_kept = isinstance(step.op, Concat | Move | Scale | Shift)
             if not is_kept or not all(map(_are_whole, numbers)):
-                return value
+                return None
             names.update(step.inputs)
             read.update(name for item in numbers for name in item.sources)
         made.add(step.output)
-    ids = {item.name for item in call.sink.model.inputs if "int" in item.dtype}
-    if not value.is_real or not names - made <= ids:
-        return value
-    call.sink.untracked.update(read)
-    return replace(value, kind="row")
+    ids = {item.name for item in sink.model.inputs if "int" in item.dtype}
+    return read if value.is_real and names - made <= ids else None
 
 
 def _are_whole(value: Constant | Operand) -> bool:
