@@ -47,20 +47,35 @@ def test_no_lines_prove_what_is_false_by_night(family, constrained, tmp_path):
     assert not wrong_of(case, BY_NIGHT, 1)
 
 
-def the_output_as_another_value():
-    """Nothing but the loss reads it, so that no reader would bring a cotangent."""
+def replaced(kind, other):
+    """Bounds that are false where lines of one kind are lines of another."""
     with TemporaryDirectory() as folder:
         case = certified("mlp", Path(folder), constrained=True)
         lines = tuple(
-            ValuePull(value=line.value) if isinstance(line, LossPull) else line
+            other(value=line.value) if isinstance(line, kind) else line
             for line in case.certificate.lines
         )
         assert not list(false_bounds(with_lines(case, lines), truth_of(case)))
 
 
-def test_a_false_rule_is_found():
-    """As if the output could be treated as a value that only steps read."""
-    guard = "self.value == proof.program.output"
-    killer = Kill.of(the_output_as_another_value)
+def the_output_as_another_value():
+    """Nothing but the loss reads it, so that no reader would bring a cotangent."""
+    replaced(LossPull, ValuePull)
+
+
+def another_value_as_the_output():
+    """As if the loss read all values: what the layers above make of its gradient is left out."""
+    replaced(ValuePull, LossPull)
+
+
+@pytest.mark.parametrize(
+    ("place", "guard", "attack"),
+    [
+        ("ValuePull", "self.value == proof.program.output", the_output_as_another_value),
+        ("LossPull", "self.value != program.output", another_value_as_the_output),
+    ],
+)
+def test_a_false_rule_is_found(place, guard, attack):
+    killer = Kill.of(attack)
     assert killer.failure() is None
-    assert killed_by(Mutation("lines.steps:ValuePull.evaluate", guard, "False", killer))
+    assert killed_by(Mutation(f"lines.steps:{place}.evaluate", guard, "False", killer))
