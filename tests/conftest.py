@@ -89,7 +89,8 @@ def _prove_once(folder: str) -> None:
     if bounded is not None:
         from tests import proofs
 
-        proofs.install(bounded, folder)
+        prove = sys.modules["lipcert.search.chains"].with_chains
+        bounded.with_chains = proofs.remembering(prove) if folder in proofs.FOLDERS else prove
 
 
 def _run_here(work: Callable[[str], str], argument: str, *_: object) -> str:
