@@ -111,7 +111,8 @@ _SENTENCES: Final[Mapping[str, str]] = {
 }
 """What each assumption says around its data, by its id, with its status where that matters."""
 _PHRASES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("kind", "layers", "name", "reduction", "relation", "tensors"), "{}"),
+    **dict.fromkeys(("kind", "layers", "reduction", "relation", "tensors"), "{}"),
+    "name": "named {}",
     "parameters": "with {}",
     "parts": "these parts: {}",
     "norm": "a Euclidean norm of at most {}",
