@@ -67,7 +67,7 @@ def test_the_certificate_names_the_layers_on_the_way_to_the_output(
         {"kind": "BatchNormalization", "name": "norm"},
         {"kind": "Dropout", "name": "drop"},
     ]
-    assert "BatchNormalization, norm; Dropout, drop" in texts(issued.assumptions)["A-EVAL"]
+    assert ", named norm; Dropout, named drop" in texts(issued.assumptions)["A-EVAL"]
     report = accepting(issued, network)
     assert report.verdict is Verdict.VALID, report.reasons
     assert all("in eval mode" in sentence for sentence in promise(report)[:2])
