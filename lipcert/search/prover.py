@@ -249,20 +249,22 @@ def serving(
     is asked with tiny norms: what has a bound with larger ones has one here, too. Everything serves
     if all weights are held, or if tiny norms contradict what else is known.
     """
+    held = {item.tensor for item in scope.constraints}
+    if scope.kind == "point" or held.issuperset(scope.trained):
+        return lambda _: True
     prover = Prover(program, premises, Evidence(scope, tier="quick"))
     prover.proof.norms.update((step.output, _TINY) for step in program.steps)
     with suppress(ValueError):
-        if not prover.proof.free <= {item.tensor for item in scope.constraints}:
-            facts = prover.derived(Proposals()).facts
-            rows = [row for way in prover.proof.passes.values() for row in way.cotangents.items()]
-            known = {value for value, cotangent in rows if cotangent != Cotangent(math.inf)}
+        facts = prover.derived(Proposals()).facts
+        rows = [row for way in prover.proof.passes.values() for row in way.cotangents.items()]
+        known = {value for value, cotangent in rows if cotangent != Cotangent(math.inf)}
 
-            def serves(row: Sequence[Step]) -> bool:
-                read = facts[row[0].inputs[0]]
-                least = min(read.row_spread, read.column_spread, read.token_norm)
-                return least < math.inf or any(step.output in known for step in row)
+        def serves(row: Sequence[Step]) -> bool:
+            read = facts[row[0].inputs[0]]
+            least = min(read.row_spread, read.column_spread, read.token_norm)
+            return least < math.inf or any(step.output in known for step in row)
 
-            return serves
+        return serves
     return lambda _: True
 
 
